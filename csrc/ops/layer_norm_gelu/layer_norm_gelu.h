@@ -67,19 +67,19 @@ struct RowOrder {
   bool interleaved;      // group g has rows g, g + groups, ... instead of consecutive rows
   int64_t groups_ahead;  // the group that starts next is likely to be this number of groups ahead
   float inverse_cols;
-  int vecs_each;  // that a thread uses of those it could; of shifted rows
 };
 
-/// How packed rows (portable/packed.cuh) are dealt to blocks.
-struct Packing {
+/// How the rows are cut into steps (portable/step.cuh).
+struct StepLayout {
   int cols;
-  int rows_per_bundle;  // the fewest that begin and end at 16 bytes
-  int rows;             // of a step: whole bundles, at most as many as a block has threads
-  int lanes_per_row_log2;  // of the threads that add up a row's sums
+  bool shifted;         // a step is one row; else it is `rows` packed rows
+  int rows;             // whole bundles, at most as many as a block has threads
+  int rows_per_bundle;  // the fewest rows that begin and end at 16 bytes
+  int lanes_per_row_log2;  // of a warp, that add up a row's sums
   float inverse_cols;
-  int64_t steps;  // of the matrix; the last one may have fewer rows
-  int64_t steps_per_block;
-  bool interleaved;  // block b has steps b, b + blocks, ... instead of consecutive ones
+  int64_t steps;  // of the matrix
+  int64_t steps_per_team;
+  bool interleaved;  // team t has steps t, t + teams, ... instead of consecutive ones
 };
 
 /// A CUDA launch, planned before anything runs.
@@ -90,9 +90,9 @@ struct Plan {
   int shared_bytes = 0;
   int cluster = 0;  // blocks of a cluster; 0: the kernel uses no clusters
   /// The kernel's argument after the params. kInverseCols: order.inverse_cols alone.
-  enum class Argument { kOrder, kInverseCols, kPacking } argument = Argument::kOrder;
+  enum class Argument { kOrder, kInverseCols, kSteps } argument = Argument::kOrder;
   RowOrder order{};
-  Packing packing{};
+  StepLayout steps{};
   int64_t workspace_rows = 0;  // what BackwardParams::partial must have
 };
 

@@ -17,6 +17,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <thread>
 #include <type_traits>
@@ -50,15 +51,26 @@ inline thread_local unsigned rank = 0;  // of this thread's block in its cluster
 inline float lanes[32][32];             // of the warps of all blocks of a cluster
 inline unsigned warp_of_cluster() { return rank * (blockDim.x / 32) + threadIdx.x / 32; }
 
-/// A 32-bit address of a static object, counted from one of them, and back.
+/// Dynamic shared memory of the blocks of a cluster (cuda/ptx/dynamic_shared.cuh).
+inline float4 dynamic_shared[16][16384];
+
+/// 32-bit shared addresses. Dynamic memory has the highest bit; static objects count from one of them or, in clusters
+/// (by_region), lie in a region for each block (cuda/ptx/mma_sync.cuh).
+constexpr std::uint32_t kDynamic = 1u << 31, kRegion = 256 << 10;
 alignas(256) inline char origin;
-inline bool by_region = false;  // in clusters: what has an address lies in a region for each block (mma_sync.cuh)
+inline bool by_region = false;
 inline std::uint32_t to_shared_address(const void* pointer) {
-  const auto offset = static_cast<std::uint32_t>(static_cast<const char*>(pointer) - &origin);
-  constexpr std::uint32_t kRegion = 256 << 10;
+  const auto* byte = static_cast<const char*>(pointer);
+  const auto* dynamic = reinterpret_cast<const char*>(dynamic_shared);
+  if (byte >= dynamic && byte < dynamic + sizeof dynamic_shared)
+    return kDynamic | static_cast<std::uint32_t>(byte - dynamic);
+  const auto offset = static_cast<std::uint32_t>(byte - &origin);
   return by_region ? rank * kRegion + offset % kRegion : offset;
 }
-inline void* from_shared_address(std::uint32_t address) { return &origin + static_cast<std::int32_t>(address); }
+inline void* of_dynamic_address(std::uint32_t address) {
+  if (address < kDynamic) std::abort();
+  return reinterpret_cast<char*>(dynamic_shared) + (address - kDynamic);
+}
 
 /// Runs `kernel` as a grid, `size` blocks at a time.
 template <class Kernel>

@@ -133,7 +133,7 @@ inline Plan plan_grid(const KernelFacts& facts, int64_t rows, int64_t cols, int 
   plan.threads = facts.threads;
   plan.shared_bytes = facts.shared_bytes;
   plan.cluster = facts.cluster > 1 ? facts.cluster : 0;
-  plan.order = RowOrder{runs.rows_per_group, interleaved, resident / 2, 1.0f / static_cast<float>(cols), 0};
+  plan.order = RowOrder{runs.rows_per_group, interleaved, resident / 2, 1.0f / static_cast<float>(cols)};
   return plan;
 }
 
@@ -200,7 +200,7 @@ void launch(Plan plan, Params params, cudaStream_t stream) {
   config.stream = stream;
   config.attrs = &cluster;
   config.numAttrs = plan.cluster > 0 ? 1 : 0;
-  void* second = plan.argument == Plan::Argument::kPacking        ? static_cast<void*>(&plan.packing)
+  void* second = plan.argument == Plan::Argument::kSteps          ? static_cast<void*>(&plan.steps)
                  : plan.argument == Plan::Argument::kInverseCols ? &plan.order.inverse_cols
                                                                  : static_cast<void*>(&plan.order);
   void* arguments[] = {&params, second};

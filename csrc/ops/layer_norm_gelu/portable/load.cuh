@@ -15,26 +15,24 @@
 
 namespace plab::ops::layer_norm_gelu {
 
-/// Where the rows of a group of threads lie.
+/// How a thread reaches its elements.
 enum class Access {
-  kExact,    // they start at 16 bytes, and the threads' vectors are the row: no bounds to check
-  kPartial,  // they start and end at 16 bytes
-  kShifted,  // all start at the same distance from a multiple of 16 bytes, and end anywhere
+  kExact,   // 16-byte vectors that cover the row exactly: no bounds to check
+  kVector,  // 16-byte vectors, some of which lie beyond the row's end
+  kScalar,  // element by element: d or an address is not a multiple of 16 bytes
 };
 
 constexpr int kMaxThreadsPerRow = 512;
 constexpr int kWarpsPerBlock = 4;  // where each warp has its own row, or two
 
 /// kVecs vectors of 16 bytes. A warp (or kLanes of it) has one piece of the row, in which neighbouring lanes
-/// touch neighbouring addresses; a lane's vectors lie a constant apart. A shifted row's vectors are counted from
-/// the multiple of 16 bytes at or before its start; the first and the last may belong to its neighbours too.
+/// touch neighbouring addresses; a lane's vectors lie a constant apart.
 template <class Element_, int kVecs_, Access kAccess_, int kLanes_ = 32>
 class RowTile {
  public:
   using Element = Element_;
   static constexpr int kVecs = kVecs_, kVecSize = cuda::kVecSize<Element>, kElements = kVecs * kVecSize;
   static constexpr Access kAccess = kAccess_;
-  static constexpr bool kShifted = kAccess != Access::kExact;
   static constexpr int kLanes = kLanes_;                  // of a warp, which share a piece of a row
   static constexpr int kVecDistance = kLanes * kVecSize;  // in columns, of a thread's vectors
   using Floats = float[kVecs][kVecSize];
@@ -44,55 +42,28 @@ class RowTile {
   };
 
   /// Unsigned: a division by a power of two is then one instruction, and an address needs no sign.
-  __device__ RowTile(int cols, unsigned thread)
-      : cols_(cols), first_(((thread / kLanes * kVecs) * kLanes + thread % kLanes) * kVecSize) {}
+  __device__ RowTile(int cols, unsigned thread, unsigned threads)
+      : cols_(cols),
+        first_(((thread / kLanes * kVecs) * kLanes + thread % kLanes) * kVecSize),
+        thread_(thread),
+        threads_(threads) {}
 
-  /// Shifted: `vecs` of the kVecs vectors are used, and `row` is one of the group's rows.
-  __device__ RowTile(int cols, unsigned thread, int vecs, const Element* row) : cols_(cols) {
-    const auto shift = static_cast<unsigned>(reinterpret_cast<uint64_t>(row) % cuda::kVecBytes / sizeof(Element));
-    const unsigned piece = thread / kLanes * (vecs * kVecDistance);
-    first_ = piece + thread % kLanes * kVecSize - shift;
-    const int left = cols - static_cast<int>(piece - shift);  // columns, from the warp's first
-    const int there = left > 0 ? (left + kVecDistance - 1) / kVecDistance : 0;
-    vecs_ = there < vecs ? there : vecs;
-  }
-
-  /// Column of this thread's element j in vector i; negative before the row's start.
+  /// Column of this thread's element j in vector i.
   __device__ __forceinline__ int column(int i, int j) const {
+    if constexpr (kAccess == Access::kScalar)
+      return static_cast<int>((i * kVecSize + j) * threads_ + thread_);
     return static_cast<int>(first_) + i * kVecDistance + j;
   }
-  __device__ __forceinline__ bool owns(int i, int j) const {
-    if constexpr (!kShifted) return true;
-    return static_cast<unsigned>(column(i, j)) < static_cast<unsigned>(cols_);
-  }
-  /// Whether the warp has nothing to do for its vectors i.
-  __device__ __forceinline__ bool skips(int i) const {
-    if constexpr (!kShifted) return false;
-    return i >= vecs_;
-  }
-  /// Whether all, or some, elements of vector i belong to the row.
-  __device__ __forceinline__ bool owns_all(int i) const {
-    if constexpr (!kShifted) return true;
-    return column(i, 0) >= 0 && column(i, 0) <= cols_ - kVecSize;
-  }
-  __device__ __forceinline__ bool owns_some(int i) const {
-    if constexpr (!kShifted) return true;
-    return column(i, kVecSize - 1) >= 0 && column(i, 0) < cols_;
-  }
 
-  /// Whether the row ends within vector i, and where.
-  __device__ __forceinline__ bool ends_in(int i) const {
-    if constexpr (!kShifted) return false;
-    return column(i, 0) > cols_ - kVecSize;
-  }
-  __device__ __forceinline__ unsigned bytes_until_end(int i) const {
-    return static_cast<unsigned>(cols_ - column(i, 0)) * sizeof(Element);
+  __device__ __forceinline__ bool owns(int i, int j) const {
+    if constexpr (kAccess == Access::kExact) return true;
+    if constexpr (kAccess == Access::kVector) return column(i, 0) < cols_;
+    return column(i, j) < cols_;
   }
 
   /// Where vector i lies: one address and a constant.
   template <class Pointer>
   __device__ __forceinline__ Pointer at(Pointer row, int i) const {
-    if constexpr (kShifted) return row + column(i, 0);
     return row + first_ + i * kVecDistance;
   }
 
@@ -101,43 +72,27 @@ class RowTile {
   __device__ __forceinline__ void each(int i, cuda::Vec<Element> vec, Use use) const {
     float f[kVecSize];
     cuda::unpack(vec, f);
-    if (owns_all(i)) {
 #pragma unroll
-      for (int j = 0; j < kVecSize; ++j) use(f[j]);
-    } else if (kAccess != Access::kPartial) {
-#pragma unroll
-      for (int j = 0; j < kVecSize; ++j) {
-        if (owns(i, j)) use(f[j]);
-      }
+    for (int j = 0; j < kVecSize; ++j) {
+      if (owns(i, j)) use(f[j]);
     }
   }
-  /// Zeros in place of what does not belong to the row.
-  __device__ __forceinline__ void clear_others(int i, float (&f)[kVecSize]) const {
-    if (owns_all(i)) return;
-#pragma unroll
-    for (int j = 0; j < kVecSize; ++j) f[j] = owns(i, j) ? f[j] : 0.0f;
-  }
 
-  /// This thread's vector i of a row that starts at 16 bytes, or of weight or bias.
+  /// This thread's vector i of a row. What lies beyond the row's end is loaded as zero.
   template <bool kStreaming>
   __device__ __forceinline__ cuda::Vec<Element> load_vec(const Element* row, int i) const {
-    if constexpr (kAccess == Access::kPartial) {
-      cuda::Vec<Element> vec{make_uint4(0, 0, 0, 0)};
-      if (!skips(i) && owns_some(i)) vec = kStreaming ? cuda::load_streaming(at(row, i)) : cuda::load_cached(at(row, i));
-      return vec;
-    } else if constexpr (kShifted) {
-      static_assert(!kStreaming);
-      cuda::Vec<Element> vec{make_uint4(0, 0, 0, 0)};
+    cuda::Vec<Element> vec{make_uint4(0, 0, 0, 0)};
+    if constexpr (kAccess == Access::kScalar) {
       auto* elements = reinterpret_cast<Element*>(&vec);
 #pragma unroll
       for (int j = 0; j < kVecSize; ++j) {
         if (owns(i, j)) elements[j] = __ldg(row + column(i, j));
       }
-      return vec;
-    } else {
+    } else if (owns(i, 0)) {
       const Element* address = at(row, i);
-      return kStreaming ? cuda::load_streaming(address) : cuda::load_cached(address);
+      vec = kStreaming ? cuda::load_streaming(address) : cuda::load_cached(address);
     }
+    return vec;
   }
 
   __device__ __forceinline__ void load(const Element* row, Packed& packed) const {
@@ -160,32 +115,21 @@ class RowTile {
   }
 
   __device__ __forceinline__ void store_packed(Element* row, int i, cuda::Vec<Element> vec) const {
-    if (owns_all(i)) return cuda::store_streaming(at(row, i), vec);
-    if (kAccess == Access::kPartial) return;
-    const auto* elements = reinterpret_cast<const Element*>(&vec);
+    if constexpr (kAccess == Access::kScalar) {
+      const auto* elements = reinterpret_cast<const Element*>(&vec);
 #pragma unroll
-    for (int j = 0; j < kVecSize; ++j) {
-      if (owns(i, j)) row[column(i, j)] = elements[j];
+      for (int j = 0; j < kVecSize; ++j) {
+        if (owns(i, j)) row[column(i, j)] = elements[j];
+      }
+    } else if (owns(i, 0)) {
+      cuda::store_streaming(at(row, i), vec);
     }
   }
 
  private:
   int cols_;
-  unsigned first_;
-  int vecs_ = kVecs;
+  unsigned first_, thread_, threads_;
 };
-
-/// The tile of a thread. `offset`: of the group's first row from `rows`, in elements.
-template <class Tile, class Group>
-__device__ __forceinline__ Tile tile_of_group(const Group& group, const void* rows, int64_t offset, int64_t cols,
-                                              const RowOrder& order) {
-  if constexpr (Tile::kShifted) {
-    return {static_cast<int>(cols), static_cast<unsigned>(group.rank()), order.vecs_each,
-            static_cast<const typename Tile::Element*>(rows) + offset};
-  } else {
-    return {static_cast<int>(cols), static_cast<unsigned>(group.rank())};
-  }
-}
 
 /// Where a row lies in the ring, counted in 16-byte vectors.
 struct RingSlot {
@@ -212,11 +156,12 @@ class RowRing {
   __device__ __forceinline__ void request(const Element* row, RingSlot slot) {
 #pragma unroll
     for (int i = 0; i < Tile::kVecs; ++i) {
-      if (tile_.skips(i) || !tile_.owns_some(i)) continue;
-      if (tile_.ends_in(i)) {  // nothing behind the row's end is read: it may be the tensor's
-        cuda::ptx::cp_async_cg_part(shared_ + slot.at + i * 32, tile_.at(row, i), tile_.bytes_until_end(i));
-      } else {
+      if constexpr (Tile::kAccess == Access::kScalar) {
+        shared_[slot.at + i * 32] = tile_.template load_vec<false>(row, i).bits;
+      } else if (tile_.owns(i, 0)) {
         cuda::ptx::cp_async_cg(shared_ + slot.at + i * 32, tile_.at(row, i));
+      } else {
+        shared_[slot.at + i * 32] = make_uint4(0, 0, 0, 0);
       }
     }
   }

@@ -15,7 +15,7 @@ constexpr bool kHasBulkCopies = true;
 
 inline void bulk_load(std::uint32_t shared, const void* global, std::uint32_t bytes, std::uint32_t barrier) {
   if ((shared | reinterpret_cast<std::uintptr_t>(global) | bytes) % 16 != 0 || bytes == 0) std::abort();
-  std::memcpy(on_cpu::from_shared_address(shared), global, bytes);
+  std::memcpy(on_cpu::of_dynamic_address(shared), global, bytes);
   mbarrier_at(barrier).change(0, -std::int64_t{bytes});
 }
 

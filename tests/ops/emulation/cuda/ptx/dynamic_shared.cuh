@@ -6,10 +6,8 @@
 
 namespace plab::cuda::ptx {
 
-constexpr int kSharedQuads = 16384;
-alignas(256) inline float4 dynamic_shared_of[16][kSharedQuads];
-inline float4* dynamic_shared() { return dynamic_shared_of[on_cpu::rank]; }
-/// NaN everywhere, as far as anybody can tell.
-inline void clear_dynamic_shared() { std::memset(dynamic_shared_of, 0xff, sizeof dynamic_shared_of); }
+inline float4* dynamic_shared() { return on_cpu::dynamic_shared[on_cpu::rank]; }
+/// NaN everywhere.
+inline void clear_dynamic_shared() { std::memset(on_cpu::dynamic_shared, 0xff, sizeof on_cpu::dynamic_shared); }
 
 }  // namespace plab::cuda::ptx
