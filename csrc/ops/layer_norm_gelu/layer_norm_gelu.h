@@ -69,17 +69,14 @@ struct RowOrder {
   float inverse_cols;
 };
 
-/// How the rows are cut into steps (portable/step.cuh).
-struct StepLayout {
+/// How rows are packed into steps (portable/packed.cuh).
+struct Packing {
   int cols;
-  bool shifted;         // a step is one row; else it is `rows` packed rows
-  int rows;             // whole bundles, at most as many as a block has threads
-  int rows_per_bundle;  // the fewest rows that begin and end at 16 bytes
-  int lanes_per_row_log2;  // of a warp, that add up a row's sums
+  int rows_per_bundle, vecs_per_bundle;  // the fewest rows that begin and end at 16 bytes, and their vectors
+  int rows;                              // of a step: whole bundles, at most as many as a block has threads
+  int lanes_per_row_log2;                // of a warp, that add up a row's sums
   float inverse_cols;
   int64_t steps;  // of the matrix
-  int64_t steps_per_team;
-  bool interleaved;  // team t has steps t, t + teams, ... instead of consecutive ones
 };
 
 /// A CUDA launch, planned before anything runs.
@@ -90,9 +87,9 @@ struct Plan {
   int shared_bytes = 0;
   int cluster = 0;  // blocks of a cluster; 0: the kernel uses no clusters
   /// The kernel's argument after the params. kInverseCols: order.inverse_cols alone.
-  enum class Argument { kOrder, kInverseCols, kSteps } argument = Argument::kOrder;
+  enum class Argument { kOrder, kInverseCols, kPacking } argument = Argument::kOrder;
   RowOrder order{};
-  StepLayout steps{};
+  Packing packing{};
   int64_t workspace_rows = 0;  // what BackwardParams::partial must have
 };
 

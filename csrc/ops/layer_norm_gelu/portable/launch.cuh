@@ -200,7 +200,7 @@ void launch(Plan plan, Params params, cudaStream_t stream) {
   config.stream = stream;
   config.attrs = &cluster;
   config.numAttrs = plan.cluster > 0 ? 1 : 0;
-  void* second = plan.argument == Plan::Argument::kSteps          ? static_cast<void*>(&plan.steps)
+  void* second = plan.argument == Plan::Argument::kPacking        ? static_cast<void*>(&plan.packing)
                  : plan.argument == Plan::Argument::kInverseCols ? &plan.order.inverse_cols
                                                                  : static_cast<void*>(&plan.order);
   void* arguments[] = {&params, second};
