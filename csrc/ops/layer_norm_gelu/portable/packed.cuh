@@ -91,7 +91,10 @@ class PackedTile {
   __device__ __forceinline__ int in_bundle(int i) const { return in_bundle_[i]; }
   /// Elements that a split vector has of its row. The others belong to the next.
   __device__ __forceinline__ int split(int i) const { return (row_[i] + 1) * packing_.cols - first_[i]; }
-  __device__ __forceinline__ bool is_split(int i) const { return kSplit && split(i) < kVecSize; }
+  /// Unsigned: not where it is negative, in a vector behind the step.
+  __device__ __forceinline__ bool is_split(int i) const {
+    return kSplit && static_cast<unsigned>(split(i)) < static_cast<unsigned>(kVecSize);
+  }
 
   /// use(from, until, of their row) for the elements of vector i that belong to one row.
   template <class Of, class Use>
