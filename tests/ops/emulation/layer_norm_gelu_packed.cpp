@@ -44,7 +44,7 @@ void run(const std::string& name, const Shape& shape, const Dealt& dealt) {
   launch([&] { packed_forward<Forward, kHopper>(problem.forward, packing); });
   problem.make_workspace(blocks);
   launch([&] { packed_backward<Backward, kHopper>(problem.backward, packing); });
-  problem.add_partials(blocks);
+  problem.template add_partials<32>(blocks);
   problem.report(name, kForm);
 }
 

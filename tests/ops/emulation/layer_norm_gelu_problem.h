@@ -120,10 +120,11 @@ struct Problem {
     partial.assign(rows > 1 ? rows * 2 * shape.cols : 0, NAN);
     backward.partial = rows > 1 ? partial.data() : nullptr;
   }
+  template <int kColumns>
   void add_partials(int64_t rows) {
     if (rows <= 1) return;
-    on_cpu::launch(static_cast<unsigned>((2 * shape.cols + 31) / 32), 64, [&] {
-      add_partials_kernel<Element, 32>(partial.data(), rows, shape.cols, dweight.data(), dbias.data());
+    on_cpu::launch(static_cast<unsigned>((2 * shape.cols + kColumns - 1) / kColumns), 64, [&] {
+      add_partials_kernel<Element, kColumns>(partial.data(), rows, shape.cols, dweight.data(), dbias.data());
     });
   }
 

@@ -12,9 +12,12 @@
 // Roof      memory: an H200 feeds 1.07e12 bf16 elements/s, which leaves 28 instruction slots for each;
 //           README.md counts ours.
 // Contract  layer_norm_gelu.h; kExact and kVector: rows start at 16 bytes and d is a multiple of a vector.
+//           kShifted, of forward_kernel alone: all rows of all matrices that a group has start at the same
+//           distance from a multiple of 16 bytes.
 #pragma once
 
 #include "cuda/pair_sum.cuh"
+#include "cuda/ptx/dynamic_shared.cuh"
 #include "ops/layer_norm_gelu/layer_norm_gelu.h"
 #include "ops/layer_norm_gelu/portable/epilogue.cuh"
 #include "ops/layer_norm_gelu/portable/load.cuh"
@@ -60,9 +63,8 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
   using Tile = typename Config::Tile;
   using Element = typename Config::Element;
   static __shared__ typename Config::Group::Storage storage;
-  extern __shared__ float4 shared[];
+  float4* shared = cuda::ptx::dynamic_shared();
   typename Config::Group group(storage);
-  const Tile tile(static_cast<int>(params.cols), group.rank(), group.size());
   const float inverse_cols = order.inverse_cols;
   const float eps = static_cast<float>(params.eps);
 
@@ -73,8 +75,9 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
   const int count = static_cast<int>(whole ? left : order.rows_per_group);
   if (count <= 0 && Config::Group::kIsWarp && Config::kWeights != Weights::kShared) return;
 
+  const Tile tile = tile_of<Tile>(group, params.x, first * params.x_row_stride, params.cols, order);
   char* memory = reinterpret_cast<char*>(shared);
-  memory += Config::weight_bytes(group.size() / Config::Group::kBlocks);
+  memory += Config::weight_bytes(group.local_size());
   typename Config::Ring ring(tile, memory, threadIdx.x, blockDim.x);
   typename Config::Ring residual_ring(tile, memory + Config::Ring::shared_bytes(blockDim.x), threadIdx.x,
                                       blockDim.x);
@@ -113,6 +116,8 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
 
   auto post = [&](RingSlot slot) {  // the next row, once it has arrived
     cuda::ptx::cp_async_wait_group<Config::kStages - 2>();
+    ring.arrived(slot);
+    if constexpr (Config::kResidual) residual_ring.arrived(slot);
     const auto ticket =
         post_first_sums<Config>(tile, group, ring, residual_ring, slot, inverse_cols, sum_next);
     sum_next += y_step;
@@ -159,7 +164,7 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
   using Rows = RowInRegisters<Tile>;
   static __shared__ typename Group::Storage storage;
   Group group(storage);
-  const Tile tile(static_cast<int>(params.cols), group.rank(), group.size());
+  const Tile tile = tile_of<Tile>(group, nullptr, 0, params.cols, order);
   const float eps = static_cast<float>(params.eps);
   const int64_t rows_per_group = Config::kOneRow ? 1 : order.rows_per_group;
   // All lanes of a warp execute all iterations: a group without a row of its own reads the last row again.
@@ -174,7 +179,7 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
   const auto residual_of = [&](int64_t row) {
     return static_cast<const Element*>(params.residual) + row * params.residual_row_stride;
   };
-  if (Config::kOneRow && Tile::kAccess != Access::kScalar && threadIdx.x == 0) {
+  if (Config::kOneRow && threadIdx.x == 0) {
     // Prefetches the rows of the block that will replace this one. One thread does it: the instruction takes a
     // warp-uniform address, so several lanes would become a loop.
     const int64_t next = static_cast<int64_t>(blockIdx.x) * Config::kRowsAtATime + order.groups_ahead;

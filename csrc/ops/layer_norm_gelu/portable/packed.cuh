@@ -107,18 +107,14 @@ class PackedTile {
     }
   }
 
-  /// Writes vector i, as far as it is there, to a matrix without gaps between its rows. `scratch` is this thread's, in
-  /// shared memory.
+  /// Writes vector i, as far as it is there, to a matrix without gaps between its rows.
   __device__ __forceinline__ void store(const PackedStep& step, Element* first_of_step, int i,
-                                        cuda::Vec<Element> vec, uint4* scratch) const {
+                                        cuda::Vec<Element> vec) const {
     Element* address = first_of_step + first_[i];
     if (first_[i] + kVecSize <= step.elements) return cuda::store_streaming(address, vec);
     if constexpr (kSplit) {
-      if (first_[i] >= step.elements) return;
-      *scratch = vec.bits;
 #pragma unroll 1
-      for (int j = 0; j < step.elements - first_[i]; ++j)
-        address[j] = reinterpret_cast<const Element*>(scratch)[j];
+      for (int j = 0; j < step.elements - first_[i]; ++j, cuda::drop_first(vec)) address[j] = cuda::first(vec);
     }
   }
 

@@ -176,7 +176,7 @@ __device__ __forceinline__ void packed_backward(const BackwardParams& params, co
 #pragma unroll
         for (int j = 0; j < kVecSize; ++j) f[j] += more[j];
       }
-      tile.store(step, dx, i, cuda::pack<Element>(f), ring.at(0, i));
+      tile.store(step, dx, i, cuda::pack<Element>(f));
     }
     Statistics* const swap = statistics;
     statistics = next_statistics, next_statistics = swap;

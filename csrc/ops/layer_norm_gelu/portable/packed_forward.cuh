@@ -138,7 +138,7 @@ __device__ __forceinline__ void packed_forward(const ForwardParams& params, cons
       if constexpr (Config::kResidual) {
         vec = cuda::add(vec, ring.vec(1, i));
         ring.put(0, i, vec);
-        tile.store(step, static_cast<Element*>(params.sum) + steps.first_element(k), i, vec, ring.at(1, i));
+        tile.store(step, static_cast<Element*>(params.sum) + steps.first_element(k), i, vec);
       }
       float f[kVecSize];
       cuda::unpack(vec, f);
@@ -178,7 +178,7 @@ __device__ __forceinline__ void packed_forward(const ForwardParams& params, cons
 #pragma unroll
       for (int j = 0; j < kVecSize; ++j)
         f[j] = cuda::gelu<Element, Config::kForm>(fmaf(f[j], weight[j], bias[j]));
-      tile.store(step, y, i, cuda::pack<Element>(f), ring.at(0, i));
+      tile.store(step, y, i, cuda::pack<Element>(f));
     }
   }
 }
