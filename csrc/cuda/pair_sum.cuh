@@ -45,6 +45,7 @@ class LanePairSum {
   __device__ explicit LanePairSum(Storage&) {}
   __device__ int rank() const { return static_cast<int>(threadIdx.x) % kLanes; }
   __device__ int size() const { return kLanes; }
+  __device__ int blocks() const { return 1; }
   __device__ int local_size() const { return kLanes; }
   __device__ int index() const {
     return static_cast<int>(blockIdx.x * (blockDim.x / kLanes) + threadIdx.x / kLanes);
@@ -84,6 +85,7 @@ class BlockPairSum {
   __device__ explicit BlockPairSum(Storage& storage) : storage_(storage) {}
   __device__ int rank() const { return static_cast<int>(threadIdx.x); }
   __device__ int size() const { return static_cast<int>(blockDim.x); }
+  __device__ int blocks() const { return 1; }
   /// Threads of the group in this block.
   __device__ int local_size() const { return static_cast<int>(blockDim.x); }
   __device__ int index() const { return static_cast<int>(blockIdx.x); }
@@ -155,6 +157,7 @@ class ClusterPairSum {
     return static_cast<int>(threadIdx.x + (kBlocks != 1 ? ptx::cluster_rank() * blockDim.x : 0));
   }
   __device__ int size() const { return static_cast<int>(blockDim.x) * blocks(); }
+  __device__ int blocks() const { return kBlocks > 0 ? kBlocks : static_cast<int>(ptx::cluster_size()); }
   __device__ int local_size() const { return static_cast<int>(blockDim.x); }
   __device__ int index() const { return static_cast<int>(blockIdx.x) / blocks(); }
   __device__ int first_index() const { return index(); }
@@ -199,7 +202,6 @@ class ClusterPairSum {
   }
 
  private:
-  __device__ int blocks() const { return kBlocks > 0 ? kBlocks : static_cast<int>(ptx::cluster_size()); }
   __device__ uint32_t slot_address(int buffer, int slot) const {
     return storage_ + (buffer * kMaxSums + slot) * static_cast<uint32_t>(sizeof(float));
   }

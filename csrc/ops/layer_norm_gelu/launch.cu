@@ -20,6 +20,11 @@ Plan plan_forward(const ForwardParams& params) {
 #ifdef PLAB_HAS_SM90A
     if (plan.kernel == nullptr) plan = sm90::plan_forward<Element>(params);
 #endif
+    if (plan.kernel == nullptr) plan = portable::plan_forward_packed<Element>(params);
+    if (plan.kernel == nullptr) plan = portable::plan_forward_shifted<Element>(params);
+#ifdef PLAB_HAS_SM90A
+    if (plan.kernel == nullptr) plan = sm90::plan_forward_shifted<Element>(params);
+#endif
     return plan.kernel != nullptr ? plan : portable::plan_forward_long<Element>(params);
   });
 }
@@ -66,6 +71,11 @@ Plan plan_backward(const BackwardParams& params) {
     if (plan.kernel != nullptr) return plan;
 #endif
     plan = portable::plan_backward<Element>(params);
+    if (plan.kernel == nullptr) plan = portable::plan_backward_packed<Element>(params);
+    if (plan.kernel == nullptr) plan = portable::plan_backward_shifted<Element>(params);
+#ifdef PLAB_HAS_SM90A
+    if (plan.kernel == nullptr) plan = sm90::plan_backward_shifted<Element>(params);
+#endif
     return plan.kernel != nullptr ? plan : portable::plan_backward_long<Element>(params);
   });
 }

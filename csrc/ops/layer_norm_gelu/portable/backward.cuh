@@ -69,6 +69,9 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
   static __shared__ typename Config::Group::Storage storage;
   float4* shared = cuda::ptx::dynamic_shared();
   typename Config::Group group(storage);
+  Tile tile(static_cast<int>(params.cols), group.rank());
+  if constexpr (Tile::kShifted)
+    tile.shift(order.vecs_of_thread, static_cast<const Element*>(params.x) + group.index() * params.x_row_stride);
   const float inverse_cols = order.inverse_cols;
 
   const int64_t first = order.interleaved ? group.index() : group.index() * order.rows_per_group;
@@ -77,7 +80,6 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
   const bool whole = order.interleaved || left < order.rows_per_group;
   const int count = static_cast<int>(whole ? left : order.rows_per_group);
 
-  const Tile tile = tile_of<Tile>(group, params.x, first * params.x_row_stride, params.cols, order);
   char* memory = reinterpret_cast<char*>(shared) + Config::weight_bytes(group.local_size());
   typename Config::Ring x_ring(tile, memory, threadIdx.x, blockDim.x);
   memory += Config::Ring::shared_bytes(blockDim.x);
@@ -253,7 +255,7 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
       for (int e = 0; e < Tile::kElements; ++e) sums[e / Tile::kVecSize][e % Tile::kVecSize] *= 0.5f;
     }
     if (params.partial == nullptr) return store_sums(tile, sums, static_cast<Element*>(whole));
-    const int64_t unit = Config::Group::kIsWarp ? blockIdx.x : group.index();
+    const int64_t unit = blockIdx.x / static_cast<unsigned>(group.blocks());
     store_sums(tile, sums, static_cast<float*>(params.partial) + 2 * unit * params.cols + of_partial);
   };
   store(dweight, params.dweight, 0);

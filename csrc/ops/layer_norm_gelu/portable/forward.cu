@@ -23,14 +23,15 @@ constexpr bool is_for_half_warp(int64_t cols) {
 /// Vectors per thread, best choice first: 32 columns, or 24, 16, 8.
 template <class Element>
 RowSplit split_forward_row(int64_t cols, bool aligned) {
+  constexpr float kLeastBusy = 0.8f;
   constexpr bool k16Bit = sizeof(Element) == 2;
   constexpr int k32Columns = 32 / cuda::kVecSize<Element>;
   if (aligned && is_for_half_warp<Element>(cols))
     return {kHalfWarp, cols == 32 * kHalfWarp ? k32Columns : k48Columns, Access::kExact};
   if (k16Bit && aligned && cols > kManyColumnsEach && cols <= 2 * kManyColumnsEach && cols % 2048 == 0)
     return {static_cast<int>(cols / 64), 2 * k32Columns, Access::kExact};
-  if constexpr (k16Bit) return split_row(cols, 8, {4, 3, 2, 1}, aligned);
-  return split_row(cols, 4, {8, 6, 4, 2, 1}, aligned);
+  if constexpr (k16Bit) return split_row(cols, 8, {4, 3, 2, 1}, aligned, kLeastBusy);
+  return split_row(cols, 4, {8, 6, 4, 2, 1}, aligned, kLeastBusy);
 }
 
 /// A row is loaded directly into registers. Each group has one row, so the hardware schedules rows in memory order.
@@ -92,7 +93,7 @@ template <class Element>
 Plan plan_forward_long(const ForwardParams& params) {
   return dispatch_form(params.form, [&]<GeluForm kForm>() {
     return plan_long_grid(reinterpret_cast<const void*>(forward_long_kernel<Element, kForm>), params.rows,
-                          kLongThreads, kLongBlocksPerSm);
+                          params.cols, kLongThreads, kLongThreadsPerSm);
   });
 }
 

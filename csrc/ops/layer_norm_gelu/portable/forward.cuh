@@ -65,6 +65,9 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
   static __shared__ typename Config::Group::Storage storage;
   float4* shared = cuda::ptx::dynamic_shared();
   typename Config::Group group(storage);
+  Tile tile(static_cast<int>(params.cols), group.rank());
+  if constexpr (Tile::kShifted)
+    tile.shift(order.vecs_of_thread, static_cast<const Element*>(params.x) + group.index() * params.x_row_stride);
   const float inverse_cols = order.inverse_cols;
   const float eps = static_cast<float>(params.eps);
 
@@ -75,7 +78,6 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
   const int count = static_cast<int>(whole ? left : order.rows_per_group);
   if (count <= 0 && Config::Group::kIsWarp && Config::kWeights != Weights::kShared) return;
 
-  const Tile tile = tile_of<Tile>(group, params.x, first * params.x_row_stride, params.cols, order);
   char* memory = reinterpret_cast<char*>(shared);
   memory += Config::weight_bytes(group.local_size());
   typename Config::Ring ring(tile, memory, threadIdx.x, blockDim.x);
@@ -164,7 +166,7 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
   using Rows = RowInRegisters<Tile>;
   static __shared__ typename Group::Storage storage;
   Group group(storage);
-  const Tile tile = tile_of<Tile>(group, nullptr, 0, params.cols, order);
+  const Tile tile(static_cast<int>(params.cols), group.rank());
   const float eps = static_cast<float>(params.eps);
   const int64_t rows_per_group = Config::kOneRow ? 1 : order.rows_per_group;
   // All lanes of a warp execute all iterations: a group without a row of its own reads the last row again.

@@ -21,6 +21,16 @@ template <class Element>
 Plan plan_forward(const ForwardParams& params);
 template <class Element>
 Plan plan_backward(const BackwardParams& params);
+/// Rows that share steps (packed.cuh), without a kernel where they are too long for that.
+template <class Element>
+Plan plan_forward_packed(const ForwardParams& params);
+template <class Element>
+Plan plan_backward_packed(const BackwardParams& params);
+/// Shifted rows (load.cuh), without a kernel where they do not fit a block.
+template <class Element>
+Plan plan_forward_shifted(const ForwardParams& params);
+template <class Element>
+Plan plan_backward_shifted(const BackwardParams& params);
 /// Any row.
 template <class Element>
 Plan plan_forward_long(const ForwardParams& params);
@@ -49,22 +59,52 @@ bool is_aligned(const BackwardParams& p) {
                     {p.dy_row_stride, p.x_row_stride, p.dsum_row_stride, p.cols}, sizeof(Element));
 }
 
+/// What packed and shifted rows need: every matrix starts at 16 bytes, and so does each of its rows, or there are no
+/// gaps between them.
+inline bool is_packable(std::initializer_list<const void*> pointers, std::initializer_list<int64_t> row_strides,
+                        int64_t cols, int element_bytes) {
+  if (cols * element_bytes % cuda::kVecBytes == 0) return is_aligned(pointers, row_strides, element_bytes);
+  bool gapless = is_aligned(pointers, {}, element_bytes);
+  for (const int64_t stride : row_strides) gapless = gapless && stride == cols;
+  return gapless;
+}
+template <class Element>
+bool is_packable(const ForwardParams& p) {
+  return is_packable({p.x, p.y, p.residual, p.sum},
+                     {p.x_row_stride, p.residual != nullptr ? p.residual_row_stride : p.cols}, p.cols,
+                     sizeof(Element));
+}
+template <class Element>
+bool is_packable(const BackwardParams& p) {
+  return is_packable({p.dy, p.x, p.dx, p.dsum},
+                     {p.dy_row_stride, p.x_row_stride, p.dsum != nullptr ? p.dsum_row_stride : p.cols}, p.cols,
+                     sizeof(Element));
+}
+
 /// How a row that starts at 16 bytes is split among the threads that share it.
 struct RowSplit {
   int threads;  // per row, a multiple of 32; 32 means that a warp has the row to itself
-  int vecs;     // 16-byte vectors per thread; 0: no kExact kernel can do such rows
+  int vecs;     // 16-byte vectors per thread; 0: neither kExact nor kVector
+  Access access;
 };
 
-/// `vec_size` elements fill 16 bytes. `choices`: vectors per thread for which kernels exist, the best first.
-/// `aligned`: every row of every tensor starts at a multiple of 16 bytes.
-inline RowSplit split_row(int64_t cols, int vec_size, std::initializer_list<int> choices, bool aligned) {
+/// `vec_size` elements fill 16 bytes. `choices`: vectors per thread for which kExact kernels exist, the best
+/// first; kVector ones exist for the first choice, and are chosen if at least the part `least_busy` of the threads'
+/// vectors are within the row. `aligned`: every row of every tensor starts at a multiple of 16 bytes.
+inline RowSplit split_row(int64_t cols, int vec_size, std::initializer_list<int> choices, bool aligned,
+                          float least_busy) {
   const int64_t vecs_per_row = cols / vec_size;
+  if (!aligned || cols % vec_size != 0) return {0, 0, Access::kShifted};
   for (const int vecs : choices) {
     const int64_t threads = vecs_per_row / vecs;
-    if (aligned && cols % (vec_size * vecs * 32) == 0 && threads <= kMaxThreadsPerRow)
-      return {static_cast<int>(threads), vecs};
+    if (vecs_per_row % (vecs * 32) == 0 && threads >= 32 && threads <= kMaxThreadsPerRow)
+      return {static_cast<int>(threads), vecs, Access::kExact};
   }
-  return {0, 0};
+  const int most = *choices.begin();
+  const int64_t threads = cuda::ceil_div<int64_t>(vecs_per_row, most * cuda::kWarpSize) * cuda::kWarpSize;
+  const float busy = static_cast<float>(vecs_per_row) / static_cast<float>(threads * most);
+  if (threads <= kMaxThreadsPerRow && busy >= least_busy) return {static_cast<int>(threads), most, Access::kVector};
+  return {0, 0, Access::kShifted};
 }
 
 /// function.operator()<kForm>()
@@ -74,17 +114,22 @@ Plan dispatch_form(GeluForm form, Function&& function) {
   return function.template operator()<GeluForm::kTanh>();
 }
 
-/// function(Tag<Tile>, Tag<Group>) for a split. kChoices as in split_row.
-template <class Element, int... kChoices, class Function>
+/// function(Tag<Tile>, Tag<Group>) for a split whose row fits a block (split.vecs > 0). kChoices as in
+/// split_row.
+template <class Element, int kFirst, int... kOthers, class Function>
 Plan dispatch_tile(const RowSplit& split, Function&& function) {
+  const auto with_vecs = [&]<int kVecs, Access kAccess>() -> Plan {
+    using Tile = RowTile<Element, kVecs, kAccess>;
+    if (split.threads == cuda::kWarpSize) return function(Tag<Tile>{}, Tag<cuda::WarpPairSum>{});
+    return function(Tag<Tile>{}, Tag<cuda::BlockPairSum>{});
+  };
+  if (split.access == Access::kVector) return with_vecs.template operator()<kFirst, Access::kVector>();
   Plan plan;
   const auto if_exact = [&]<int kVecs>(Constant<kVecs>) {
-    using Tile = RowTile<Element, kVecs, Access::kExact>;
-    if (split.vecs != kVecs) return;
-    plan = split.threads == cuda::kWarpSize ? function(Tag<Tile>{}, Tag<cuda::WarpPairSum>{})
-                                            : function(Tag<Tile>{}, Tag<cuda::BlockPairSum>{});
+    if (split.vecs == kVecs) plan = with_vecs.template operator()<kVecs, Access::kExact>();
   };
-  (if_exact(Constant<kChoices>{}), ...);
+  if_exact(Constant<kFirst>{});
+  (if_exact(Constant<kOthers>{}), ...);
   return plan;
 }
 
@@ -133,7 +178,7 @@ inline Plan plan_grid(const KernelFacts& facts, int64_t rows, int64_t cols, int 
   plan.threads = facts.threads;
   plan.shared_bytes = facts.shared_bytes;
   plan.cluster = facts.cluster > 1 ? facts.cluster : 0;
-  plan.order = RowOrder{runs.rows_per_group, interleaved, resident / 2, 1.0f / static_cast<float>(cols)};
+  plan.order = RowOrder{runs.rows_per_group, interleaved, resident / 2, 1.0f / static_cast<float>(cols), 0};
   return plan;
 }
 
@@ -143,12 +188,13 @@ constexpr int64_t kFewRows = 8;
 /// Of the backward. Vectors per thread, the best first: 16 columns, or 24, 8 and 4.
 template <class Element>
 RowSplit split_backward_row(int64_t rows, int64_t cols, bool aligned) {
+  constexpr float kLeastBusy = sizeof(Element) == 2 ? 0.95f : 0.8f;
   if (rows <= kFewRows) {
-    const RowSplit split = split_row(cols, cuda::kVecSize<Element>, {1, 2}, aligned);
-    if (split.vecs > 0) return split;
+    const RowSplit split = split_row(cols, cuda::kVecSize<Element>, {1, 2}, aligned, kLeastBusy);
+    if (split.access == Access::kExact) return split;
   }
-  if constexpr (sizeof(Element) == 2) return split_row(cols, 8, {2, 3, 1}, aligned);
-  return split_row(cols, 4, {4, 6, 2, 1}, aligned);
+  if constexpr (sizeof(Element) == 2) return split_row(cols, 8, {2, 3, 1}, aligned, kLeastBusy);
+  return split_row(cols, 4, {4, 6, 2, 1}, aligned, kLeastBusy);
 }
 
 /// Up to this number of rows one block does everything, and no second kernel is needed.
@@ -178,8 +224,10 @@ Plan plan_backward_grid(const BackwardParams& params, int threads_per_row, bool 
 }
 
 /// For the kernels of long_rows.cuh.
-inline Plan plan_long_grid(const void* kernel, int64_t rows, int threads, int blocks_per_sm) {
-  const int64_t resident = static_cast<int64_t>(cuda::sm_count()) * blocks_per_sm;
+inline Plan plan_long_grid(const void* kernel, int64_t rows, int64_t cols, int most_threads, int threads_per_sm) {
+  const int64_t needed = cuda::ceil_div<int64_t>(cols, cuda::kWarpSize) * cuda::kWarpSize;
+  const int threads = static_cast<int>(cuda::smaller<int64_t>(needed, most_threads));
+  const int64_t resident = int64_t{cuda::sm_count()} * (threads_per_sm / threads);
   Plan plan;
   plan.kernel = kernel;
   plan.blocks = cuda::cut_rows(rows, resident, 1).groups;

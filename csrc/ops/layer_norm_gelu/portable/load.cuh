@@ -22,6 +22,20 @@ enum class Access {
   kShifted,  // 16-byte vectors that cover the row; its neighbours have elements in the first and in the last
 };
 
+/// What a kShifted tile knows besides: how many vectors the warp has, and (bit i) which are the row's alone.
+template <bool kShifted>
+struct VecsInUse {
+  int count;
+  unsigned whole;
+  __device__ __forceinline__ bool has(int i) const { return i < count; }
+  __device__ __forceinline__ bool is_whole(int i) const { return (whole >> i & 1) != 0; }
+};
+template <>
+struct VecsInUse<false> {
+  __device__ __forceinline__ bool has(int) const { return true; }
+  __device__ __forceinline__ bool is_whole(int) const { return true; }
+};
+
 constexpr int kMaxThreadsPerRow = 512;
 constexpr int kWarpsPerBlock = 4;  // where each warp has its own row, or two
 
@@ -48,20 +62,19 @@ class RowTile {
   __device__ RowTile(int cols, unsigned thread)
       : cols_(cols), first_(((thread / kLanes * kVecs) * kLanes + thread % kLanes) * kVecSize) {}
 
-  /// kShifted: `vecs` of a thread's vectors are used; `row` is one of the group's.
-  __device__ RowTile(int cols, unsigned thread, int vecs, const Element* row) : cols_(cols) {
+  /// kShifted, before anything else: `vecs` of a thread's vectors are used; `row` is one of the group's.
+  __device__ void shift(int vecs, const Element* row) {
     const auto shift =
         static_cast<unsigned>(reinterpret_cast<uint64_t>(row) % cuda::kVecBytes / sizeof(Element));
-    const unsigned piece = thread / kLanes * vecs * kVecDistance - shift;
-    first_ = piece + thread % kLanes * kVecSize;
-    const int left = cols - static_cast<int>(piece);  // columns from the warp's first
+    const unsigned lane = first_ / kVecSize % kLanes, warp = first_ / (kVecs * kVecDistance);
+    const unsigned piece = warp * vecs * kVecDistance - shift;
+    first_ = piece + lane * kVecSize;
+    const int left = cols_ - static_cast<int>(piece);  // columns from the warp's first
     const int there = left > 0 ? (left + kVecDistance - 1) / kVecDistance : 0;
-    vecs_ = there < vecs ? there : vecs;
-    whole_ = 0;
+    in_use_ = {there < vecs ? there : vecs, 0};
 #pragma unroll
     for (int i = 0; i < kVecs; ++i) {
-      const int end = column(i, kVecSize);
-      if (i < vecs_ && column(i, 0) >= 0 && end <= cols) whole_ |= 1u << i;
+      if (in_use_.has(i) && column(i, 0) >= 0 && column(i, kVecSize) <= cols_) in_use_.whole |= 1u << i;
     }
   }
 
@@ -76,12 +89,12 @@ class RowTile {
     return static_cast<unsigned>(column(i, j)) < static_cast<unsigned>(cols_);
   }
   /// Of kShifted; otherwise the compiler knows the answer.
-  __device__ __forceinline__ bool owns_all(int i) const { return !kShifted || (whole_ >> i & 1) != 0; }
+  __device__ __forceinline__ bool owns_all(int i) const { return in_use_.is_whole(i); }
   __device__ __forceinline__ bool owns_some(int i) const {
     return !kShifted || (column(i, kVecSize - 1) >= 0 && column(i, 0) < cols_);
   }
   /// Whether no lane of the warp has any of the row in its vector i.
-  __device__ __forceinline__ bool skips(int i) const { return kShifted && i >= vecs_; }
+  __device__ __forceinline__ bool skips(int i) const { return !in_use_.has(i); }
   /// Elements of vector 0 in front of the row.
   __device__ __forceinline__ int ahead() const { return kShifted ? -static_cast<int>(first_) : 0; }
   /// Elements from vector i on until the row ends.
@@ -161,21 +174,8 @@ class RowTile {
  private:
   int cols_;
   unsigned first_;
-  int vecs_ = kVecs;
-  unsigned whole_ = 0;  // bit i: vector i
+  [[no_unique_address]] VecsInUse<kShifted> in_use_;
 };
-
-/// The tile of a thread. `offset`: of the group's first row from `rows`, in elements.
-template <class Tile, class Group>
-__device__ __forceinline__ Tile tile_of(const Group& group, const void* rows, int64_t offset, int64_t cols,
-                                        const RowOrder& order) {
-  if constexpr (Tile::kShifted) {
-    return {static_cast<int>(cols), static_cast<unsigned>(group.rank()), order.vecs_of_thread,
-            static_cast<const typename Tile::Element*>(rows) + offset};
-  } else {
-    return {static_cast<int>(cols), static_cast<unsigned>(group.rank())};
-  }
-}
 
 /// Where a row lies in the ring, counted in 16-byte vectors.
 struct RingSlot {
