@@ -146,7 +146,9 @@ inline int __syncthreads_or(int value) {
   if (threadIdx.x == 0) now = 0;  // read again two calls from now, behind another barrier
   return result;
 }
-inline std::uint32_t __cvta_generic_to_shared(const void* pointer) { return on_cpu::to_shared_address(pointer); }
+inline std::uint32_t __cvta_generic_to_shared(const void* pointer) {
+  return on_cpu::to_shared_address(pointer);
+}
 inline float rsqrtf(float v) { return 1 / std::sqrt(v); }
 inline float __uint_as_float(std::uint32_t bits) { return std::bit_cast<float>(bits); }
 inline std::uint32_t __float_as_uint(float value) { return std::bit_cast<std::uint32_t>(value); }

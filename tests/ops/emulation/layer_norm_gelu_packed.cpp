@@ -53,8 +53,10 @@ void run_all() {
   constexpr auto kErf = GeluForm::kErf, kTanh = GeluForm::kTanh;
   run<Bf16, kErf, true, false>("bf16 four vectors a row", {37, 32, 32, 0, 0, 0.5f, true}, {64, 8, 2, 0});
   run<Bf16, kErf, true, true>("bf16 33 columns", {43, 33, 33, 0, 0, 0.5f, true}, {64, 3, 2, 1});
-  run<Bf16, kErf, false, true>("bf16 33 columns, without bulk copies", {43, 33, 33, 0, 0, 0.5f, true}, {64, 2, 2, 2});
-  run<__half, kTanh, true, true>("fp16 tanh, 12 columns, no bias", {41, 12, 12, 0, 0, 0.5f, false}, {32, 8, 3, 0});
+  run<Bf16, kErf, false, true>("bf16 33 columns, without bulk copies", {43, 33, 33, 0, 0, 0.5f, true},
+                               {64, 2, 2, 2});
+  run<__half, kTanh, true, true>("fp16 tanh, 12 columns, no bias", {41, 12, 12, 0, 0, 0.5f, false},
+                                 {32, 8, 3, 0});
   run<__half, kErf, true, false>("fp16 far from zero", {21, 40, 40, 0, 0, 100, true}, {32, 4, 2, 3});
   run<float, kErf, true, true>("fp32 37 columns", {45, 37, 37, 0, 0, 0.5f, true}, {64, 4, 2, 1});
   run<float, kErf, false, true>("fp32 129 columns, without bulk copies", {9, 129, 129, 0, 0, 0.5f, true},
@@ -62,15 +64,17 @@ void run_all() {
   run<float, kErf, true, true>("fp32 70 columns, far from their first", {20, 70, 70, 0, 0, 20, true, 1000},
                                {64, 2, 2, 0});
   run<Bf16, kErf, true, false>("bf16 far from zero, two passes", {21, 40, 40, 0, 0, 30, true}, {32, 4, 2, 3});
-  run<Bf16, kErf, true, true>("bf16 odd and far from zero, two passes", {30, 37, 37, 0, 0, 300, true}, {64, 1, 2, 3});
+  run<Bf16, kErf, true, true>("bf16 odd and far from zero, two passes", {30, 37, 37, 0, 0, 300, true},
+                              {64, 1, 2, 3});
   run<Bf16, kErf, true, false>("bf16 rows apart", {23, 136, 144, 0, 0, 0.5f, true}, {64, 3, 2, 2});
   run<Bf16, kErf, false, false>("bf16 rows apart, without bulk copies", {23, 136, 144, 0, 0, 0.5f, true},
                                 {64, 3, 2, 2});
   run<Bf16, kErf, true, true, true>("bf16 residual, 35 columns", {29, 35, 35, 0, 0, 0.5f, true, 0, true},
                                     {64, 2, 2, 2});
-  run<float, kTanh, true, false, true>("fp32 tanh residual, rows apart", {11, 12, 16, 0, 0, 0.5f, true, 0, true},
-                                       {32, 4, 1, 0});
-  run<Bf16, kErf, true, false>("bf16 one long row each step", {3, 1032, 1032, 0, 0, 0.5f, true}, {96, 1, 1, 5});
+  run<float, kTanh, true, false, true>("fp32 tanh residual, rows apart",
+                                       {11, 12, 16, 0, 0, 0.5f, true, 0, true}, {32, 4, 1, 0});
+  run<Bf16, kErf, true, false>("bf16 one long row each step", {3, 1032, 1032, 0, 0, 0.5f, true},
+                               {96, 1, 1, 5});
   run<Bf16, kErf, true, true>("bf16 fewer rows than a step", {3, 65, 65, 0, 0, 0.5f, true}, {64, 1, 1, 3});
 }
 

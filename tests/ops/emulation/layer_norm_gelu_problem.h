@@ -131,7 +131,8 @@ struct Problem {
   /// Prints a line: the case, the relative errors of y, dx, dweight and dbias, and the largest absolute error of
   /// a y below 1/8.
   void report(const std::string& name, GeluForm form) {
-    const auto [rows, cols, row_stride, offset, rows_per_group, row_mean, with_bias, row_first, with_residual] = shape;
+    const auto [rows, cols, row_stride, offset, rows_per_group, row_mean, with_bias, row_first,
+                with_residual] = shape;
     Error error_y, error_dx, error_dweight, error_dbias;
     double near_zero = 0;
     std::vector<double> sum_weight(cols), sum_bias(cols), h(cols), dh(cols);
@@ -171,9 +172,9 @@ struct Problem {
     }
     const bool inside = y.is_nan_beside(rows) && dx.is_nan_beside(rows) && sum.is_nan_beside(rows) &&
                         dweight.is_nan_beside(1) && dbias.is_nan_beside(1);
-    std::printf("%s%s%s\t%.3e\t%.3e\t%.3e\t%.3e\t%.3e\n", name.c_str(), inside ? "" : ", WRITES BESIDE THE ROWS",
-                exact_sum ? "" : ", WRONG SUM", error_y.relative(), error_dx.relative(), error_dweight.relative(),
-                error_dbias.relative(), near_zero);
+    std::printf("%s%s%s\t%.3e\t%.3e\t%.3e\t%.3e\t%.3e\n", name.c_str(),
+                inside ? "" : ", WRITES BESIDE THE ROWS", exact_sum ? "" : ", WRONG SUM", error_y.relative(),
+                error_dx.relative(), error_dweight.relative(), error_dbias.relative(), near_zero);
     std::fflush(stdout);
   }
 };

@@ -20,7 +20,7 @@ Plan plan_backward_typed(const BackwardParams& params) {
       return plan_backward_grid<Config, backward_kernel<Config>>(params, split.threads, kInterleaved);
     };
     if constexpr (Tile::kAccess != Access::kExact && kResidual) {
-      return {};  // left to the kernels for packed and shifted rows
+      return {};  // left to the kernel for long rows
     } else if constexpr (Tile::kAccess != Access::kExact) {
       constexpr int kStages = k16Bit ? 3 : 2;
       return with.template operator()<512, kStages, false, false>();
@@ -61,7 +61,7 @@ template <class Element>
 Plan plan_backward_long(const BackwardParams& params) {
   return dispatch_form(params.form, [&]<GeluForm kForm>() {
     Plan plan = plan_long_grid(reinterpret_cast<const void*>(backward_long_kernel<Element, kForm>),
-                               params.rows, params.cols, kLongThreads, kLongThreadsPerSm);
+                               params.rows, kLongThreads, kLongBlocksPerSm);
     plan.workspace_rows = plan.blocks;
     return plan;
   });

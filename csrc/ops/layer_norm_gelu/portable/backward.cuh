@@ -65,13 +65,14 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
   using Tile = typename Config::Tile;
   using Element = typename Config::Element;
   // Saves two instructions compared with the exactly cancelling form, for the 16-bit rows that profit from it.
-  constexpr bool kMultipliedOut = sizeof(Element) == 2 && Tile::kAccess != Access::kVector;
+  constexpr bool kMultipliedOut = sizeof(Element) == 2 && (Tile::kAccess == Access::kExact || Tile::kShifted);
   static __shared__ typename Config::Group::Storage storage;
   float4* shared = cuda::ptx::dynamic_shared();
   typename Config::Group group(storage);
-  Tile tile(static_cast<int>(params.cols), group.rank());
+  Tile tile(static_cast<int>(params.cols), group.rank(), group.size());
   if constexpr (Tile::kShifted)
-    tile.shift(order.vecs_of_thread, static_cast<const Element*>(params.x) + group.index() * params.x_row_stride);
+    tile.shift(order.vecs_of_thread,
+               static_cast<const Element*>(params.x) + group.index() * params.x_row_stride);
   const float inverse_cols = order.inverse_cols;
 
   const int64_t first = order.interleaved ? group.index() : group.index() * order.rows_per_group;

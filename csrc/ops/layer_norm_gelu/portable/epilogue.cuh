@@ -86,7 +86,7 @@ __device__ void store_sums(const Tile& tile, const typename Tile::Floats& sums, 
 #pragma unroll
   for (int i = 0; i < Tile::kVecs; ++i) {
     if (tile.skips(i)) continue;
-    if constexpr (!Tile::kShifted && std::is_same_v<Out, float>) {
+    if constexpr (Tile::kWholeVecs && std::is_same_v<Out, float>) {
 #pragma unroll
       for (int j = 0; j < Tile::kVecSize; j += 4) {
         if (tile.owns(i, 0))

@@ -65,9 +65,10 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
   static __shared__ typename Config::Group::Storage storage;
   float4* shared = cuda::ptx::dynamic_shared();
   typename Config::Group group(storage);
-  Tile tile(static_cast<int>(params.cols), group.rank());
+  Tile tile(static_cast<int>(params.cols), group.rank(), group.size());
   if constexpr (Tile::kShifted)
-    tile.shift(order.vecs_of_thread, static_cast<const Element*>(params.x) + group.index() * params.x_row_stride);
+    tile.shift(order.vecs_of_thread,
+               static_cast<const Element*>(params.x) + group.index() * params.x_row_stride);
   const float inverse_cols = order.inverse_cols;
   const float eps = static_cast<float>(params.eps);
 
@@ -166,7 +167,7 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
   using Rows = RowInRegisters<Tile>;
   static __shared__ typename Group::Storage storage;
   Group group(storage);
-  const Tile tile(static_cast<int>(params.cols), group.rank());
+  const Tile tile(static_cast<int>(params.cols), group.rank(), group.size());
   const float eps = static_cast<float>(params.eps);
   const int64_t rows_per_group = Config::kOneRow ? 1 : order.rows_per_group;
   // All lanes of a warp execute all iterations: a group without a row of its own reads the last row again.
@@ -181,7 +182,7 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
   const auto residual_of = [&](int64_t row) {
     return static_cast<const Element*>(params.residual) + row * params.residual_row_stride;
   };
-  if (Config::kOneRow && threadIdx.x == 0) {
+  if (Config::kOneRow && Tile::kAccess != Access::kScalar && threadIdx.x == 0) {
     // Prefetches the rows of the block that will replace this one. One thread does it: the instruction takes a
     // warp-uniform address, so several lanes would become a loop.
     const int64_t next = static_cast<int64_t>(blockIdx.x) * Config::kRowsAtATime + order.groups_ahead;

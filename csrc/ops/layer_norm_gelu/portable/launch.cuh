@@ -13,6 +13,7 @@
 #include "ops/device_types.cuh"
 #include "ops/layer_norm_gelu/layer_norm_gelu.h"
 #include "ops/layer_norm_gelu/portable/load.cuh"
+#include "ops/layer_norm_gelu/portable/split.h"
 
 namespace plab::ops::layer_norm_gelu::portable {
 
@@ -21,7 +22,7 @@ template <class Element>
 Plan plan_forward(const ForwardParams& params);
 template <class Element>
 Plan plan_backward(const BackwardParams& params);
-/// Rows that share steps (packed.cuh), without a kernel where they are too long for that.
+/// Rows that share steps (packed.cuh), without a kernel where a step does not fit a block.
 template <class Element>
 Plan plan_forward_packed(const ForwardParams& params);
 template <class Element>
@@ -61,8 +62,8 @@ bool is_aligned(const BackwardParams& p) {
 
 /// What packed and shifted rows need: every matrix starts at 16 bytes, and so does each of its rows, or there are no
 /// gaps between them.
-inline bool is_packable(std::initializer_list<const void*> pointers, std::initializer_list<int64_t> row_strides,
-                        int64_t cols, int element_bytes) {
+inline bool is_packable(std::initializer_list<const void*> pointers,
+                        std::initializer_list<int64_t> row_strides, int64_t cols, int element_bytes) {
   if (cols * element_bytes % cuda::kVecBytes == 0) return is_aligned(pointers, row_strides, element_bytes);
   bool gapless = is_aligned(pointers, {}, element_bytes);
   for (const int64_t stride : row_strides) gapless = gapless && stride == cols;
@@ -77,34 +78,8 @@ bool is_packable(const ForwardParams& p) {
 template <class Element>
 bool is_packable(const BackwardParams& p) {
   return is_packable({p.dy, p.x, p.dx, p.dsum},
-                     {p.dy_row_stride, p.x_row_stride, p.dsum != nullptr ? p.dsum_row_stride : p.cols}, p.cols,
-                     sizeof(Element));
-}
-
-/// How a row that starts at 16 bytes is split among the threads that share it.
-struct RowSplit {
-  int threads;  // per row, a multiple of 32; 32 means that a warp has the row to itself
-  int vecs;     // 16-byte vectors per thread; 0: neither kExact nor kVector
-  Access access;
-};
-
-/// `vec_size` elements fill 16 bytes. `choices`: vectors per thread for which kExact kernels exist, the best
-/// first; kVector ones exist for the first choice, and are chosen if at least the part `least_busy` of the threads'
-/// vectors are within the row. `aligned`: every row of every tensor starts at a multiple of 16 bytes.
-inline RowSplit split_row(int64_t cols, int vec_size, std::initializer_list<int> choices, bool aligned,
-                          float least_busy) {
-  const int64_t vecs_per_row = cols / vec_size;
-  if (!aligned || cols % vec_size != 0) return {0, 0, Access::kShifted};
-  for (const int vecs : choices) {
-    const int64_t threads = vecs_per_row / vecs;
-    if (vecs_per_row % (vecs * 32) == 0 && threads >= 32 && threads <= kMaxThreadsPerRow)
-      return {static_cast<int>(threads), vecs, Access::kExact};
-  }
-  const int most = *choices.begin();
-  const int64_t threads = cuda::ceil_div<int64_t>(vecs_per_row, most * cuda::kWarpSize) * cuda::kWarpSize;
-  const float busy = static_cast<float>(vecs_per_row) / static_cast<float>(threads * most);
-  if (threads <= kMaxThreadsPerRow && busy >= least_busy) return {static_cast<int>(threads), most, Access::kVector};
-  return {0, 0, Access::kShifted};
+                     {p.dy_row_stride, p.x_row_stride, p.dsum != nullptr ? p.dsum_row_stride : p.cols},
+                     p.cols, sizeof(Element));
 }
 
 /// function.operator()<kForm>()
@@ -123,7 +98,13 @@ Plan dispatch_tile(const RowSplit& split, Function&& function) {
     if (split.threads == cuda::kWarpSize) return function(Tag<Tile>{}, Tag<cuda::WarpPairSum>{});
     return function(Tag<Tile>{}, Tag<cuda::BlockPairSum>{});
   };
-  if (split.access == Access::kVector) return with_vecs.template operator()<kFirst, Access::kVector>();
+  if (split.access == Access::kScalar) return with_vecs.template operator()<1, Access::kScalar>();
+  if (split.access == Access::kVector) {
+    static_assert(kFirst > 1);  // so one vector a thread means a row of at most 32 vectors, which is a warp's
+    if (split.vecs == 1)
+      return function(Tag<RowTile<Element, 1, Access::kVector>>{}, Tag<cuda::WarpPairSum>{});
+    return with_vecs.template operator()<kFirst, Access::kVector>();
+  }
   Plan plan;
   const auto if_exact = [&]<int kVecs>(Constant<kVecs>) {
     if (split.vecs == kVecs) plan = with_vecs.template operator()<kVecs, Access::kExact>();
@@ -182,21 +163,6 @@ inline Plan plan_grid(const KernelFacts& facts, int64_t rows, int64_t cols, int 
   return plan;
 }
 
-/// With this few rows every thread gets as little work as possible.
-constexpr int64_t kFewRows = 8;
-
-/// Of the backward. Vectors per thread, the best first: 16 columns, or 24, 8 and 4.
-template <class Element>
-RowSplit split_backward_row(int64_t rows, int64_t cols, bool aligned) {
-  constexpr float kLeastBusy = sizeof(Element) == 2 ? 0.95f : 0.8f;
-  if (rows <= kFewRows) {
-    const RowSplit split = split_row(cols, cuda::kVecSize<Element>, {1, 2}, aligned, kLeastBusy);
-    if (split.access == Access::kExact) return split;
-  }
-  if constexpr (sizeof(Element) == 2) return split_row(cols, 8, {2, 3, 1}, aligned, kLeastBusy);
-  return split_row(cols, 4, {4, 6, 2, 1}, aligned, kLeastBusy);
-}
-
 /// Up to this number of rows one block does everything, and no second kernel is needed.
 constexpr int64_t kRowsOfOneBlock = 1;
 
@@ -224,10 +190,8 @@ Plan plan_backward_grid(const BackwardParams& params, int threads_per_row, bool 
 }
 
 /// For the kernels of long_rows.cuh.
-inline Plan plan_long_grid(const void* kernel, int64_t rows, int64_t cols, int most_threads, int threads_per_sm) {
-  const int64_t needed = cuda::ceil_div<int64_t>(cols, cuda::kWarpSize) * cuda::kWarpSize;
-  const int threads = static_cast<int>(cuda::smaller<int64_t>(needed, most_threads));
-  const int64_t resident = int64_t{cuda::sm_count()} * (threads_per_sm / threads);
+inline Plan plan_long_grid(const void* kernel, int64_t rows, int threads, int blocks_per_sm) {
+  const int64_t resident = static_cast<int64_t>(cuda::sm_count()) * blocks_per_sm;
   Plan plan;
   plan.kernel = kernel;
   plan.blocks = cuda::cut_rows(rows, resident, 1).groups;
@@ -248,7 +212,7 @@ void launch(Plan plan, Params params, cudaStream_t stream) {
   config.stream = stream;
   config.attrs = &cluster;
   config.numAttrs = plan.cluster > 0 ? 1 : 0;
-  void* second = plan.argument == Plan::Argument::kPacking        ? static_cast<void*>(&plan.packing)
+  void* second = plan.argument == Plan::Argument::kPacking       ? static_cast<void*>(&plan.packing)
                  : plan.argument == Plan::Argument::kInverseCols ? &plan.order.inverse_cols
                                                                  : static_cast<void*>(&plan.order);
   void* arguments[] = {&params, second};

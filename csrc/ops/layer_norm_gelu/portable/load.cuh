@@ -19,6 +19,7 @@ namespace plab::ops::layer_norm_gelu {
 enum class Access {
   kExact,    // 16-byte vectors that cover the row exactly: no bounds to check
   kVector,   // 16-byte vectors, some of which lie beyond the row's end
+  kScalar,   // element by element: d or an address is not a multiple of 16 bytes
   kShifted,  // 16-byte vectors that cover the row; its neighbours have elements in the first and in the last
 };
 
@@ -50,6 +51,8 @@ class RowTile {
   static constexpr int kVecs = kVecs_, kVecSize = cuda::kVecSize<Element>, kElements = kVecs * kVecSize;
   static constexpr Access kAccess = kAccess_;
   static constexpr bool kShifted = kAccess == Access::kShifted;
+  /// A vector is the row's, or none of its elements is.
+  static constexpr bool kWholeVecs = kAccess == Access::kExact || kAccess == Access::kVector;
   static constexpr int kLanes = kLanes_;                  // of a warp, which share a piece of a row
   static constexpr int kVecDistance = kLanes * kVecSize;  // in columns, of a thread's vectors
   using Floats = float[kVecs][kVecSize];
@@ -59,8 +62,11 @@ class RowTile {
   };
 
   /// Unsigned: a division by a power of two is then one instruction, and an address needs no sign.
-  __device__ RowTile(int cols, unsigned thread)
-      : cols_(cols), first_(((thread / kLanes * kVecs) * kLanes + thread % kLanes) * kVecSize) {}
+  __device__ RowTile(int cols, unsigned thread, unsigned threads)
+      : cols_(cols),
+        first_(((thread / kLanes * kVecs) * kLanes + thread % kLanes) * kVecSize),
+        thread_(thread),
+        threads_(threads) {}
 
   /// kShifted, before anything else: `vecs` of a thread's vectors are used; `row` is one of the group's.
   __device__ void shift(int vecs, const Element* row) {
@@ -80,12 +86,15 @@ class RowTile {
 
   /// Column of this thread's element j in vector i; kShifted: negative in front of the row.
   __device__ __forceinline__ int column(int i, int j) const {
+    if constexpr (kAccess == Access::kScalar)
+      return static_cast<int>((i * kVecSize + j) * threads_ + thread_);
     return static_cast<int>(first_) + i * kVecDistance + j;
   }
 
   __device__ __forceinline__ bool owns(int i, int j) const {
     if constexpr (kAccess == Access::kExact) return true;
     if constexpr (kAccess == Access::kVector) return column(i, 0) < cols_;
+    if constexpr (kAccess == Access::kScalar) return column(i, j) < cols_;
     return static_cast<unsigned>(column(i, j)) < static_cast<unsigned>(cols_);
   }
   /// Of kShifted; otherwise the compiler knows the answer.
@@ -128,7 +137,7 @@ class RowTile {
   template <bool kStreaming>
   __device__ __forceinline__ cuda::Vec<Element> load_vec(const Element* row, int i) const {
     cuda::Vec<Element> vec{make_uint4(0, 0, 0, 0)};
-    if constexpr (kShifted) {  // `row` need not be one of the group's
+    if constexpr (!kWholeVecs) {  // kShifted: `row` need not be one of the group's
       auto* elements = reinterpret_cast<Element*>(&vec);
 #pragma unroll
       for (int j = 0; j < kVecSize; ++j) {
@@ -161,7 +170,13 @@ class RowTile {
   }
 
   __device__ __forceinline__ void store_packed(Element* row, int i, cuda::Vec<Element> vec) const {
-    if (kShifted ? owns_all(i) : owns(i, 0)) {
+    if constexpr (kAccess == Access::kScalar) {
+      const auto* elements = reinterpret_cast<const Element*>(&vec);
+#pragma unroll
+      for (int j = 0; j < kVecSize; ++j) {
+        if (owns(i, j)) row[column(i, j)] = elements[j];
+      }
+    } else if (kShifted ? owns_all(i) : owns(i, 0)) {
       cuda::store_streaming(at(row, i), vec);
     } else if constexpr (kShifted) {
 #pragma unroll 1
@@ -173,7 +188,7 @@ class RowTile {
 
  private:
   int cols_;
-  unsigned first_;
+  unsigned first_, thread_, threads_;
   [[no_unique_address]] VecsInUse<kShifted> in_use_;
 };
 
@@ -218,6 +233,8 @@ class RowRing {
         } else {
           cuda::ptx::cp_async_cg(target, tile_.at(row, i));
         }
+      } else if constexpr (Tile::kAccess == Access::kScalar) {
+        shared_[slot.at + i * 32] = tile_.template load_vec<false>(row, i).bits;
       } else if (tile_.owns(i, 0)) {
         cuda::ptx::cp_async_cg(shared_ + slot.at + i * 32, tile_.at(row, i));
       } else {

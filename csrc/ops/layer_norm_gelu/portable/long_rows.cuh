@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// layer_norm_gelu for rows that no other kernel supports: longer than registers hold, or of fewer columns than 16 bytes
-// have. Correct first, fast second.
+// layer_norm_gelu for rows that no other kernel supports: longer than registers hold, or long and not aligned.
+// Correct first, fast second.
 //
-// Mapping   one block of at most 512 threads per row, one element per thread and step; a persistent kernel.
+// Mapping   one block of 512 threads per row, one element per thread and step; a persistent kernel.
 // Bytes     forward: X read three times (mean, variance, result), backward: X and dY twice; L2 serves all reads
 //           but the first if a row per SM fits into it.
 // Flops     as in forward.cuh and backward.cuh, the backward's gradient twice.
@@ -18,14 +18,14 @@
 namespace plab::ops::layer_norm_gelu {
 
 constexpr int kLongThreads = 512;
-constexpr int kLongThreadsPerSm = 1024;
+constexpr int kLongBlocksPerSm = 2;
 
 /// Sum of f(column) over the row, in every thread.
 template <class Function>
 __device__ __forceinline__ float row_sum(cuda::BlockGroup& group, int64_t cols, Function&& f) {
   float sum[1] = {0.0f};
 #pragma unroll 4
-  for (int64_t c = threadIdx.x; c < cols; c += blockDim.x) sum[0] += f(c);
+  for (int64_t c = threadIdx.x; c < cols; c += kLongThreads) sum[0] += f(c);
   group.sum(sum);
   return sum[0];
 }
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kLongThreads)
       const Element* residual =
           static_cast<const Element*>(params.residual) + row * params.residual_row_stride;
       Element* sum = static_cast<Element*>(params.sum) + row * cols;
-      for (int64_t c = threadIdx.x; c < cols; c += blockDim.x)
+      for (int64_t c = threadIdx.x; c < cols; c += kLongThreads)
         sum[c] = cuda::from_float<Element>(cuda::to_float(x[c]) + cuda::to_float(residual[c]));
       x = sum;
     }
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kLongThreads)
       static_cast<float*>(params.rstd)[row] = rstd;
     }
 #pragma unroll 4
-    for (int64_t c = threadIdx.x; c < cols; c += blockDim.x) {
+    for (int64_t c = threadIdx.x; c < cols; c += kLongThreads) {
       const float b = bias != nullptr ? cuda::to_float(bias[c]) : 0.0f;
       const float z = fmaf(centred(c) * rstd, cuda::to_float(weight[c]), b);
       y[c] = cuda::from_float<Element>(cuda::gelu<Element, kForm>(z));
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kLongThreads)
            cuda::gelu_derivative<Element, kForm>(fmaf(h, cuda::to_float(weight[c]), b));
     };
     float sums[2] = {0.0f, 0.0f};
-    for (int64_t c = threadIdx.x; c < cols; c += blockDim.x) {
+    for (int64_t c = threadIdx.x; c < cols; c += kLongThreads) {
       float h, dz;
       gradient(c, h, dz);
       dweight[c] = fmaf(dz, h, first ? 0.0f : dweight[c]);
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kLongThreads)
     }
     group.sum(sums);
     const float mean_dh = sums[0] * inverse_cols, mean_dh_h = sums[1] * inverse_cols;
-    for (int64_t c = threadIdx.x; c < cols; c += blockDim.x) {
+    for (int64_t c = threadIdx.x; c < cols; c += kLongThreads) {
       float h, dz;
       gradient(c, h, dz);
       const float elsewhere = dsum != nullptr ? cuda::to_float(dsum[c]) : 0.0f;

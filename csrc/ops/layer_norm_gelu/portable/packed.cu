@@ -8,15 +8,6 @@
 namespace plab::ops::layer_norm_gelu::portable {
 namespace {
 
-template <class Element>
-constexpr bool k16Bit = sizeof(Element) == 2;
-
-/// Longer rows are faster as shifted ones.
-template <class Element>
-constexpr int64_t kMaxForward = k16Bit<Element> ? 2048 : 1024;
-template <class Element>
-constexpr int64_t kMaxBackward = 1024;
-
 /// function.operator()<kSplit>()
 template <class Element, class Function>
 Plan dispatch_split(int64_t cols, Function&& function) {
@@ -28,23 +19,20 @@ Plan dispatch_split(int64_t cols, Function&& function) {
 
 template <class Element>
 Plan plan_forward_packed(const ForwardParams& params) {
-  if (params.cols < cuda::kVecSize<Element> || params.cols > kMaxForward<Element> || !is_packable<Element>(params))
-    return {};
   return dispatch_form(params.form, [&]<GeluForm kForm>() {
     return dispatch_split<Element>(params.cols, [&]<bool kSplit>() {
       const auto with = [&]<bool kResidual>() {
         using Config = PackedForwardConfig<Element, kSplit, kForm, kResidual>;
         return plan_packed<Config, packed_forward_kernel<Config>>(params.rows, params.cols);
       };
-      return params.residual != nullptr ? with.template operator()<true>() : with.template operator()<false>();
+      return params.residual != nullptr ? with.template operator()<true>()
+                                        : with.template operator()<false>();
     });
   });
 }
 
 template <class Element>
 Plan plan_backward_packed(const BackwardParams& params) {
-  if (params.cols < cuda::kVecSize<Element> || params.cols > kMaxBackward<Element> || !is_packable<Element>(params))
-    return {};
   return dispatch_form(params.form, [&]<GeluForm kForm>() {
     return dispatch_split<Element>(params.cols, [&]<bool kSplit>() {
       const auto with = [&]<bool kResidual>() {

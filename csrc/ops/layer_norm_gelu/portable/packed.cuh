@@ -114,7 +114,8 @@ class PackedTile {
     if (first_[i] + kVecSize <= step.elements) return cuda::store_streaming(address, vec);
     if constexpr (kSplit) {
 #pragma unroll 1
-      for (int j = 0; j < step.elements - first_[i]; ++j, cuda::drop_first(vec)) address[j] = cuda::first(vec);
+      for (int j = 0; j < step.elements - first_[i]; ++j, cuda::drop_first(vec))
+        address[j] = cuda::first(vec);
     }
   }
 
@@ -135,11 +136,13 @@ class PackedWeights {
   }
 
   /// `bias` may be null. Synchronise the block before the first get().
-  __device__ PackedWeights(const Packing& packing, float4* shared, const void* weight, const void* bias, float scale)
+  __device__ PackedWeights(const Packing& packing, float4* shared, const void* weight, const void* bias,
+                           float scale)
       : shared_(shared), distance_(packing.vecs_per_bundle) {
     using Element = typename Tile::Element;
     auto* floats = reinterpret_cast<float*>(shared);
-    for (int n = static_cast<int>(threadIdx.x); n < distance_ * Tile::kVecSize; n += static_cast<int>(blockDim.x)) {
+    for (int n = static_cast<int>(threadIdx.x); n < distance_ * Tile::kVecSize;
+         n += static_cast<int>(blockDim.x)) {
       const int vec = n / Tile::kVecSize, j = n % Tile::kVecSize, column = n % packing.cols;
       const int at = (j / 4 * distance_ + vec) * 4 + j % 4;
       floats[at] = cuda::to_float(__ldg(static_cast<const Element*>(weight) + column)) * scale;
@@ -174,7 +177,7 @@ template <class Tile, int kStages, int kMatrices, bool kBulk>
 class PackedRing {
  public:
   using Element = typename Tile::Element;
-  static constexpr int kAhead = kStages - 1;  // steps
+  static constexpr int kAhead = kStages - 1;                                          // steps
   static constexpr int kBytes = kStages * kMatrices * Tile::kVecs * cuda::kVecBytes;  // per thread
   struct Barriers {
     unsigned long long of_stage[kStages];
@@ -194,7 +197,8 @@ class PackedRing {
         cuda::ptx::fence_barrier_init();
       }
     }
-    for (int part = 0; part < kStages * kMatrices; ++part) zero(shared_ + part * matrix_bytes_, packing.rows * packing.cols);
+    for (int part = 0; part < kStages * kMatrices; ++part)
+      zero(shared_ + part * matrix_bytes_, packing.rows * packing.cols);
   }
 
   /// Starts the copies of the block's next step, k, if there is one. A barrier lies between this and the last use of
@@ -238,7 +242,8 @@ class PackedRing {
   /// Zeros from an element on: what lies there is not the matrix's.
   __device__ void zero(char* matrix, int first) const {
     auto* elements = reinterpret_cast<Element*>(matrix);
-    for (int n = first + static_cast<int>(threadIdx.x); n < Tile::capacity(); n += static_cast<int>(blockDim.x))
+    for (int n = first + static_cast<int>(threadIdx.x); n < Tile::capacity();
+         n += static_cast<int>(blockDim.x))
       elements[n] = Element(0.0f);
   }
   static __device__ __forceinline__ const Element* first_of_step(const PackedSteps& steps, int k,
@@ -271,11 +276,13 @@ class PackedRing {
       } else {
         const unsigned row_bytes = packing_.cols * sizeof(Element);
         for (int row = lane; row < step.rows; row += cuda::kWarpSize)
-          cuda::ptx::bulk_load(shared + row * row_bytes, from + row * inputs[m].row_stride, row_bytes, barrier);
+          cuda::ptx::bulk_load(shared + row * row_bytes, from + row * inputs[m].row_stride, row_bytes,
+                               barrier);
       }
     }
   }
-  __device__ __forceinline__ void copy_vectors(char* target, const PackedSteps& steps, int k, const Inputs& inputs) {
+  __device__ __forceinline__ void copy_vectors(char* target, const PackedSteps& steps, int k,
+                                               const Inputs& inputs) {
     const PackedStep step = steps.at(k);
 #pragma unroll
     for (int i = 0; i < Tile::kVecs; ++i) {
@@ -289,7 +296,8 @@ class PackedRing {
           cuda::ptx::cp_async_cg(shared, vec);
         } else {  // zeros beyond the matrix; where there is nothing, its first vector serves as address
           const Element* some = left > 0 ? vec : static_cast<const Element*>(inputs[m].first);
-          cuda::ptx::cp_async_cg_part(shared, some, cuda::larger(left, 0) * static_cast<int>(sizeof(Element)));
+          cuda::ptx::cp_async_cg_part(shared, some,
+                                      cuda::larger(left, 0) * static_cast<int>(sizeof(Element)));
         }
       }
     }
@@ -339,7 +347,8 @@ class PackedSums {
       add_up(row < rows ? row : -1, lane == 0, [&](auto&& use) {
         if (row >= rows) return;
         const int begin = row * packing_.cols, end = begin + packing_.cols;
-        const int first = kSplit ? (begin + kVecSize - 1) / kVecSize : begin / kVecSize, whole = end / kVecSize;
+        const int first = kSplit ? (begin + kVecSize - 1) / kVecSize : begin / kVecSize,
+                  whole = end / kVecSize;
         if constexpr (kSplit) {
           const int ahead = first * kVecSize - begin;
           if (ahead > 0 && lane == 0) use(of_head()[row], ahead);

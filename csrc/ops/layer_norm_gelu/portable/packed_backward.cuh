@@ -92,13 +92,14 @@ __device__ __forceinline__ void packed_backward(const BackwardParams& params, co
     Statistics row{0.0f, 0.0f};
     if (k < steps.count() && static_cast<int>(threadIdx.x) < steps.at(k).rows) {
       const int64_t at = steps.first_row(k) + threadIdx.x;
-      row = {__ldg(static_cast<const float*>(params.mean) + at), __ldg(static_cast<const float*>(params.rstd) + at)};
+      row = {__ldg(static_cast<const float*>(params.mean) + at),
+             __ldg(static_cast<const float*>(params.rstd) + at)};
     }
     return row;
   };
   statistics[threadIdx.x] = load_statistics(0);
-  const typename Config::Weights weights(packing, reinterpret_cast<float4*>(shared), params.weight, params.bias,
-                                         Config::kScaled ? cuda::kGaussScale : 1.0f);
+  const typename Config::Weights weights(packing, reinterpret_cast<float4*>(shared), params.weight,
+                                         params.bias, Config::kScaled ? cuda::kGaussScale : 1.0f);
   __syncthreads();
 
   Floats dweight = {}, dbias = {};
@@ -191,16 +192,19 @@ __device__ __forceinline__ void packed_backward(const BackwardParams& params, co
 #pragma unroll
     for (int i = 0; i < kVecs; ++i) {
 #pragma unroll
-      for (int j = 0; j < kVecSize; ++j) elements[tile.first(i) + j] = which == 0 ? dweight[i][j] : dbias[i][j];
+      for (int j = 0; j < kVecSize; ++j)
+        elements[tile.first(i) + j] = which == 0 ? dweight[i][j] : dbias[i][j];
     }
     __syncthreads();
-    for (int column = static_cast<int>(threadIdx.x); column < packing.cols; column += static_cast<int>(blockDim.x)) {
+    for (int column = static_cast<int>(threadIdx.x); column < packing.cols;
+         column += static_cast<int>(blockDim.x)) {
       float sum = 0.0f;
 #pragma unroll 8
       for (int row = 0; row < packing.rows; ++row) sum += elements[row * packing.cols + column];
       if constexpr (Config::kScaled) sum *= 0.5f;
       if (params.partial == nullptr) {
-        static_cast<Element*>(which == 0 ? params.dweight : params.dbias)[column] = cuda::from_float<Element>(sum);
+        static_cast<Element*>(which == 0 ? params.dweight : params.dbias)[column] =
+            cuda::from_float<Element>(sum);
       } else {
         static_cast<float*>(params.partial)[(2 * int64_t{blockIdx.x} + which) * params.cols + column] = sum;
       }

@@ -125,8 +125,8 @@ __device__ __forceinline__ void packed_forward(const ForwardParams& params, cons
   __syncthreads();
 #pragma unroll 1
   for (int k = 0; k < Ring::kAhead; ++k) ring.request(steps, k, inputs);
-  const typename Config::Weights weights(packing, reinterpret_cast<float4*>(shared), params.weight, params.bias,
-                                         1.0f);
+  const typename Config::Weights weights(packing, reinterpret_cast<float4*>(shared), params.weight,
+                                         params.bias, 1.0f);
 
 #pragma unroll 1
   for (int k = 0; k < steps.count(); ++k, ring.advance()) {

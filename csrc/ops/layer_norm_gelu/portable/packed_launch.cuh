@@ -46,11 +46,11 @@ inline PackedShape choose_packed_shape(const PackedLimits& limits, int64_t rows,
     const int bytes = threads * limits.bytes_per_thread + weight_bytes + limits.static_bytes;
     if (bundles == 0 || bytes > cuda::max_shared_bytes()) continue;
     const int blocks = cuda::smaller(limits.resident_threads / threads, per_sm / (bytes + reserved));
-    const float busy = static_cast<float>(bundles * vecs_per_bundle) /
-                       static_cast<float>(threads * limits.vecs_of_thread);
+    const float busy =
+        static_cast<float>(bundles * vecs_per_bundle) / static_cast<float>(threads * limits.vecs_of_thread);
     const float occupied = static_cast<float>(blocks * threads) / static_cast<float>(limits.resident_threads);
-    const float score = busy * (0.5f + 0.5f * occupied) * (blocks > 1 ? 1.0f : 0.95f) *
-                        (threads < 128 ? 0.97f : 1.0f);
+    const float score =
+        busy * (0.5f + 0.5f * occupied) * (blocks > 1 ? 1.0f : 0.95f) * (threads < 128 ? 0.97f : 1.0f);
     if (score > best_score) best = {threads, bundles, blocks}, best_score = score;
   }
   return best;
@@ -68,8 +68,8 @@ Plan plan_packed(int64_t rows, int64_t cols, PackedShape shape = {}) {
   packing.vecs_per_bundle = packing.rows_per_bundle * packing.cols / Tile::kVecSize;
   const int weight_bytes = Config::Weights::bytes(packing);
   if (shape.threads == 0) {
-    shape = choose_packed_shape(packed_limits<Config>(), rows, packing.rows_per_bundle, packing.vecs_per_bundle,
-                                weight_bytes);
+    shape = choose_packed_shape(packed_limits<Config>(), rows, packing.rows_per_bundle,
+                                packing.vecs_per_bundle, weight_bytes);
   }
   if (shape.threads == 0) return {};
   packing.rows = packing.rows_per_bundle * shape.bundles;

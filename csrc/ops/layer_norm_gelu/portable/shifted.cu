@@ -24,7 +24,7 @@ ShiftedShape block_shape(int64_t cols, int resident_threads) {
 template <class Config, auto kKernel, class Params>
 Plan plan(const Params& params, int resident_threads, int waves) {
   const ShiftedShape shape = block_shape<Config>(params.cols, resident_threads);
-  if (shape.threads == 0 || !is_packable<typename Config::Element>(params)) return {};
+  if (shape.threads == 0) return {};
   return plan_shifted<Config, kKernel>(params.rows, params.cols, shape, waves);
 }
 

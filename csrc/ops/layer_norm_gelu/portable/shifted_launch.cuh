@@ -12,15 +12,18 @@ namespace plab::ops::layer_norm_gelu::portable {
 template <class Element, int kColumns>
 using ShiftedTile = RowTile<Element, kColumns / cuda::kVecSize<Element>, Access::kShifted>;
 
-template <class Element, class Group, GeluForm kForm, bool kResidual, bool k16Bit = sizeof(Element) == 2>
-using ShiftedForward = ForwardConfig<ShiftedTile<Element, k16Bit ? 32 : 16>, Group, k16Bit ? 640 : 768,
+/// In clusters a thread has more columns of fp32, so that longer rows fit.
+template <class Element, class Group, GeluForm kForm, bool kResidual, bool k16Bit = sizeof(Element) == 2,
+          bool kCluster = Group::kBlocks != 1>
+using ShiftedForward = ForwardConfig<ShiftedTile<Element, k16Bit || kCluster ? 32 : 16>, Group,
+                                     k16Bit     ? 640
+                                     : kCluster ? 512
+                                                : 768,
                                      k16Bit ? Weights::kRegisters : Weights::kFloats, 3, kForm, kResidual>;
 
-/// In clusters the wait for the row's sums is longer, and the next row is begun in it.
-template <class Element, class Group, GeluForm kForm, bool kResidual, bool k16Bit = sizeof(Element) == 2,
-          bool kOverlap = k16Bit && Group::kBlocks != 1>
-using ShiftedBackward = BackwardConfig<ShiftedTile<Element, 16>, Group, k16Bit && !kOverlap ? 640 : 512, kWarpsPerBlock,
-                                       Weights::kShared, k16Bit ? 3 : 2, kOverlap, kForm, kResidual>;
+template <class Element, class Group, GeluForm kForm, bool kResidual, bool k16Bit = sizeof(Element) == 2>
+using ShiftedBackward = BackwardConfig<ShiftedTile<Element, 16>, Group, k16Bit ? 640 : 512, kWarpsPerBlock,
+                                       Weights::kShared, k16Bit ? 3 : 2, false, kForm, kResidual>;
 
 /// Blocks that share a row, threads of each, and vectors of a thread that are used.
 struct ShiftedShape {

@@ -67,7 +67,8 @@ __device__ __forceinline__ RowStatistics one_pass_statistics(float mean, float v
 /// From the averages of x - mean, which is the rounding error of the mean, and of its square. If the mean is far
 /// from zero, the error matters, most of all in results near zero.
 template <bool kExactSlope>
-__device__ __forceinline__ RowStatistics two_pass_statistics(float mean, float rest, float squares, float eps) {
+__device__ __forceinline__ RowStatistics two_pass_statistics(float mean, float rest, float squares,
+                                                             float eps) {
   const float variance = fmaxf(fmaf(-rest, rest, squares), 0.0f) + eps;
   const float slope = rsqrtf(variance), slope_rest = cuda::rsqrt_rest(variance, slope);
   const float rstd = slope + slope_rest;

@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kMaxThreadsPerRow)
   static __shared__ cuda::BlockPairSum::Storage storage;
   extern __shared__ float4 shared[];
   cuda::BlockPairSum group(storage);
-  const Tile tile(static_cast<int>(params.cols), group.rank());
+  const Tile tile(static_cast<int>(params.cols), group.rank(), group.size());
   const auto load = [&](const void* rows, int64_t row, int64_t stride, Floats& floats) {
     typename Tile::Packed packed;
     tile.load(static_cast<const Element*>(rows) + row * stride, packed);
@@ -220,8 +220,8 @@ Plan plan_shifted(const Params& params, int waves) {
     const portable::ShiftedShape shape = portable::shifted_shape(vecs, blocks, Tile::kVecs);
     if (shape.threads > kMaxThreadsPerRow || !portable::fits<Config>(shape.threads)) continue;
     if (best.threads > 0 && shape.threads < kLeastThreads) break;
-    const int64_t clusters = cuda::clusters_of_any_size<kKernel>(blocks, shape.threads,
-                                                                 Config::shared_bytes(shape.threads, shape.threads));
+    const int64_t clusters = cuda::clusters_of_any_size<kKernel>(
+        blocks, shape.threads, Config::shared_bytes(shape.threads, shape.threads));
     if (clusters * 100 > most * 105) best = shape, most = clusters;
   }
   if (best.threads == 0) return {};
