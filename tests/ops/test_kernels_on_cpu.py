@@ -30,29 +30,35 @@ def cuda_headers() -> Path:
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """outcome(op): of its kernels, compiled with the thread sanitizer and run once for all tests."""
-    compiler = shutil.which("c++") or shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
     folder = tmp_path_factory.mktemp("kernels")
 
     @functools.cache
     def ran(op: str) -> subprocess.CompletedProcess[str]:
-        command = [
-            compiler, "-std=c++20", "-O1", "-w", "-g1", "-fsanitize=thread", f"-I{EMULATION}",
-            f"-I{REPO / 'csrc'}", f"-isystem{cuda_headers()}", str(EMULATION / f"{op}.cpp"),
-            "-o", str(folder / op), "-pthread",
-        ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return subprocess.run([folder / op], capture_output=True, text=True)
+        return subprocess.run([built(op, folder, "-fsanitize=thread")], capture_output=True, text=True)
 
     return ran
 
 
+def built(program: str, folder: Path, *options: str) -> Path:
+    """A program of the emulation's folder, compiled."""
+    compiler = shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    command = [
+        compiler, "-std=c++20", "-O1", "-w", "-g1", *options, f"-I{EMULATION}", f"-I{REPO / 'csrc'}",
+        f"-isystem{cuda_headers()}", str(EMULATION / f"{program}.cpp"), "-o", str(folder / program),
+        "-pthread",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder / program
+
+
 @pytest.mark.slow
-def test_layer_norm_gelu_agrees_with_double(outcome: Outcome) -> None:
-    lines = outcome("layer_norm_gelu").stdout.splitlines()
-    assert len(lines) == 18
+@pytest.mark.parametrize(("op", "cases"), [("layer_norm_gelu", 29), ("layer_norm_gelu_packed", 16)])
+def test_layer_norm_gelu_agrees_with_double(op: str, cases: int, outcome: Outcome) -> None:
+    lines = outcome(op).stdout.splitlines()
+    assert len(lines) == cases
     for line in lines:
         name, *errors, near_zero = line.split("\t")
         allowed = [ALLOWED[name[:4]]] * 4
@@ -74,8 +80,58 @@ def test_decoding_agrees_with_double(outcome: Outcome) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("op", ["layer_norm_gelu", "attention_decode"])
+@pytest.mark.parametrize("op", ["layer_norm_gelu", "layer_norm_gelu_packed", "attention_decode"])
 def test_kernels_have_no_races_in_shared_memory(op: str, outcome: Outcome) -> None:
     done = outcome(op)
     assert "WARNING: ThreadSanitizer" not in done.stderr, done.stderr[:3000]
     assert done.returncode == 0, done.stderr[:3000]
+
+
+ONE_OF_EACH = [
+    (64, "bf16", "packed", "packed", "packed"),  # short: 8 of 32 lanes would have a vector
+    (192, "bf16", "packed", "apart", "packed"),
+    (264, "bf16", "packed", "packed", "packed"),  # one vector more than a warp's lanes
+    (640, "bf16", "packed", "packed", "packed"),
+    (768, "bf16", "apart", "apart", "apart"),  # divides evenly
+    (1000, "bf16", "apart", "apart", "packed"),  # nearly: but with a residual no such kernel exists
+    (1001, "bf16", "packed", "packed", "packed"),
+    (1032, "bf16", "packed", "apart", "shifted"),
+    (2047, "bf16", "packed", "shifted", "shifted"),
+    (4097, "bf16", "shifted", "shifted", "shifted"),
+    (4104, "bf16", "apart", "apart", "shifted"),
+    (20480, "bf16", "apart", "apart", "apart"),  # left to clusters
+    (3, "fp32", "apart", "apart", "apart"),  # shorter than a vector
+    (33, "fp32", "packed", "packed", "packed"),
+    (128, "fp32", "apart", "apart", "apart"),
+    (520, "fp32", "apart", "packed", "packed"),
+    (1001, "fp32", "shifted", "shifted", "shifted"),
+]
+
+
+def test_rows_of_each_width_get_the_kernel_that_was_measured_best(tmp_path: Path) -> None:
+    """Widths, the element type, and the way forward, backward, and backward with a residual."""
+    done = subprocess.run(
+        [built("layer_norm_gelu_widths", tmp_path), *(str(width) for width, *_ in ONE_OF_EACH)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    found = [line.split("\t") for line in done.stdout.splitlines()]
+    ways = {(int(d), name): [way.split()[0] for way in each] for name, d, *each in found}
+    for width, name, *expected in ONE_OF_EACH:
+        assert ways[width, name] == expected, (width, name)
+
+
+def test_packed_rows_leave_few_threads_idle(tmp_path: Path) -> None:
+    """At every width from 32 on; the program itself stops where a step does not fit its block."""
+    done = subprocess.run(
+        [built("layer_norm_gelu_widths", tmp_path), *map(str, range(8, 2100))],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    packed = 0
+    for line in done.stdout.splitlines():
+        _, d, *ways = line.split("\t")
+        for way in ways:
+            if way.startswith("packed") and int(d) >= 32:
+                packed += 1
+                assert int(way.split()[1]) >= 80, line
+    assert packed > 5000
