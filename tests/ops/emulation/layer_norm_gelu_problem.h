@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inputs of layer_norm_gelu, room for its results, and the results' errors against double. Whatever lies beside the
-// rows is NaN, and what is written there is found.
+// Inputs of layer_norm_gelu, room for its results, and the results' errors against double. What is outside the
+// rows is NaN, so that a write there is found.
 #pragma once
 
 #include <cuda_bf16.h>

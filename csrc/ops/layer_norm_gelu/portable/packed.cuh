@@ -239,7 +239,7 @@ class PackedRing {
   }
 
  private:
-  /// Zeros from an element on: what lies there is not the matrix's.
+  /// Zeros from an element on: what is there is not the matrix's.
   __device__ void zero(char* matrix, int first) const {
     auto* elements = reinterpret_cast<Element*>(matrix);
     for (int n = first + static_cast<int>(threadIdx.x); n < Tile::capacity();

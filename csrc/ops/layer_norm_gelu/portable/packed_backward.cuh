@@ -188,7 +188,7 @@ __device__ __forceinline__ void packed_backward(const BackwardParams& params, co
   auto* elements = reinterpret_cast<float*>(ring_memory);
 #pragma unroll 1
   for (int which = 0; which < 2; ++which) {
-    __syncthreads();  // nothing of what lies there is read any more
+    __syncthreads();  // nothing of it is read any more
 #pragma unroll
     for (int i = 0; i < kVecs; ++i) {
 #pragma unroll
