@@ -88,16 +88,27 @@ def _attention_cache(
     v_cache: Tensor,
     lengths: Tensor,
     table: Tensor | None,
-    k: Any,
+    k: Any = None,
+    v: Any = None,
+    cu_q: Tensor | None = None,
     *_: Any,
     **__: Any,
 ) -> int:
-    new = 0 if k is None else k.shape[1]
-    if lengths.is_meta or type(lengths) is not Tensor:  # unknown lengths are taken as the room for them
-        keys = int(q.shape[0] * k_cache.shape[1] * (1 if table is None else table.shape[1]))
-    else:
-        keys = int(lengths.sum()) + new * q.shape[0]
-    return _products(q, v_cache, q.shape[1] * keys, 1, 1)
+    room = int(k_cache.shape[1] * (1 if table is None else table.shape[1]))
+    if cu_q is None:
+        new = 0 if k is None else k.shape[1]
+        keys = q.shape[0] * room if _is_unknown(lengths) else int(lengths.sum()) + new * q.shape[0]
+        return _products(q, v_cache, q.shape[1] * keys, 1, 1)
+    if _is_unknown(lengths) or _is_unknown(cu_q):
+        return _products(q, v_cache, q.shape[0] * room, 1, 1)
+    rows = cu_q.diff()
+    pairs = int((rows * (lengths + (0 if k is None else rows))).sum())
+    return _products(q, v_cache, pairs, 1, 1)
+
+
+def _is_unknown(lengths: Tensor) -> bool:
+    """Then they are taken as the room for them."""
+    return lengths.is_meta or type(lengths) is not Tensor
 
 
 def _ladder(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> int:

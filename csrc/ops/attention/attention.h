@@ -36,6 +36,7 @@ struct Problem {
   int64_t window_left, window_right;  // negative: unbounded
   double scale, softcap;              // softcap 0: off
   const void* sink;                   // null, or one logit per head, of LSE's type
+  bool stale_keys = false;  // rows behind a sequence's last key exist and may hold anything: offsets, or a cache
 
   // The columns that a kernel for both must have.
   constexpr int widest() const { return head_dim > head_dim_v ? head_dim : head_dim_v; }
@@ -46,23 +47,27 @@ struct RowLayout {
   int64_t batch, head;
 };
 
+// A cache of keys, for flash_attention_with_cache: FwdParams' k and v are then the cache, their lengths are data.
+// Its rows lie in pages, in any order, or one behind the other for each sequence. Problem::k_len is what the
+// sequences have room for; with cu_seqlens_q, cu_seqlens_k is the same pointer and says nothing.
+struct KeyCache {
+  const int32_t* lengths;  // (batch): keys in the cache, those that this call adds not counted; null: no cache
+  const int32_t* pages;  // null, or (batch, pages of a sequence): numbers of pages; View::batch strides pages
+  int64_t pages_stride;
+  int page_count, page_size;  // without pages: sequences, and the room of each
+  int capacity;               // keys that a sequence has room for
+  int new_rows;       // keys that this call adds to each sequence; kAsQueries: as many as it has query rows
+  View new_k, new_v;  // (batch, new_rows, kv_heads, head_dim), or (rows, kv_heads, head_dim) with cu_seqlens_q
+  static constexpr int kAsQueries = -1;
+};
+
 struct FwdParams {
   Problem problem;
   View q, k, v, out;
   void* lse;  // double where the tensors are, float otherwise
   RowLayout rows;
   int32_t* tile_counter = nullptr;  // workspace, CUDA only: the tile scheduler's next tile, or null
-};
-
-// A cache of keys, for flash_attention_with_cache: FwdParams' k and v are then the cache, their lengths are data.
-// Its rows lie in pages, in any order, or one behind the other for each sequence.
-struct KeyCache {
-  const int32_t* lengths;  // (batch): keys in the cache, those that this call adds not counted
-  const int32_t* pages;  // null, or (batch, pages of a sequence): numbers of pages; View::batch strides pages
-  int64_t pages_stride;
-  int page_size, capacity;  // rows of a page; keys that a sequence has room for
-  int new_rows;             // keys that this call adds
-  View new_k, new_v;        // (batch, new_rows, kv_heads, head_dim)
+  KeyCache cache{};
 };
 
 struct BwdParams {
@@ -88,8 +93,7 @@ using BwdPlan = Plan<BwdParams>;
 FwdPlan plan_fwd(const FwdParams& params);
 BwdPlan plan_bwd(const BwdParams& params);
 
-// Launches the forward whose keys are in a cache; compute capability 9.0. params.k and params.v are the cache and
-// may be written; problem.k_len is the room for a sequence's keys.
-void fwd_with_cache(const FwdParams& params, const KeyCache& cache, cudaStream_t stream);
+// The forward whose keys are in params.cache; compute capability 9.0. params.k and params.v may be written.
+FwdPlan plan_fwd_with_cache(const FwdParams& params);
 
 }  // namespace plab::ops::attention

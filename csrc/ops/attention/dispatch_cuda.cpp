@@ -62,9 +62,9 @@ FwdPlan plan_fwd(const FwdParams& params) {
   return plan;
 }
 
-void fwd_with_cache(const FwdParams& params, const KeyCache& cache, cudaStream_t stream) {
+FwdPlan plan_fwd_with_cache(const FwdParams& params) {
 #ifdef PLAB_HAS_SM90A
-  if (has_sm90_path()) return sm90::decode_with_cache(params, cache, stream);
+  if (has_sm90_path()) return sm90::plan_fwd_with_cache(params);
 #endif
   cuda::fail("flash_attention_with_cache's kernel needs a GPU of compute capability 9.0, and a build for it");
 }

@@ -54,10 +54,10 @@ def test_the_op_without_data_checks_too() -> None:
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         a = arguments()
         lengths = torch.zeros(2, dtype=torch.int32)
-        out, lse = op(a["q"], a["k_cache"], a["v_cache"], lengths, None, a["k"], a["v"], None, *options)
+        out, lse = op(a["q"], a["k_cache"], a["v_cache"], lengths, None, a["k"], a["v"], None, None, *options)
         assert out.shape == (2, 1, 4, 16) and lse.shape == (2, 4, 1)
         with pytest.raises(ValueError, match="k and v are given together or not at all"):
-            op(a["q"], a["k_cache"], a["v_cache"], lengths, None, a["k"], None, None, *options)
+            op(a["q"], a["k_cache"], a["v_cache"], lengths, None, a["k"], None, None, None, *options)
 
 
 def test_what_is_said(python_warm: Callable[..., subprocess.CompletedProcess[str]]) -> None:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "ops/attention/sm90/cache/load.cuh"
 #include "ops/attention/sm90/fwd_load.cuh"
 #include "ops/attention/sm90/fwd_mainloop.cuh"
 #include "ops/attention/sm90/gemm.cuh"
@@ -42,7 +43,10 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
 
   if (threadIdx.x < kWarpgroup) {
     ptx::setmaxnreg_dec<Config::kProducerRegs>();
-    if (threadIdx.x < 32 * Config::kUnits) load_tiles<Config>(p, grid, maps, memory, unit);
+    if constexpr (Config::kCached)
+      load_cached_tiles<Config>(p, grid, maps, memory);
+    else if (threadIdx.x < 32 * Config::kUnits)
+      load_tiles<Config>(p, grid, maps, memory, unit);
   } else {
     ptx::setmaxnreg_inc<Config::kConsumerRegs>();
     const int group = warpgroup - 1 - Config::kConsumers * unit, lane = int(threadIdx.x & 31);

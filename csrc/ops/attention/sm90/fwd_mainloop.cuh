@@ -50,8 +50,8 @@ __device__ __forceinline__ void pass_turn(int group) {
   if (Config::kPingPong) ptx::named_barrier_arrive(kTurnBarrier + 1 - group, 2 * kWarpgroup);
 }
 
-// Sets the rows of V behind the end of a sequence to 0. With cu_seqlens they belong to the next sequence, and a
-// NaN there must not be multiplied by a probability of 0.
+// Sets the rows of V behind the end of a sequence to 0. With cu_seqlens they belong to the next sequence, in a cache
+// they are what was there before, and a NaN must not be multiplied by a probability of 0.
 template <class Config>
 __device__ __forceinline__ void clear_tail(uint32_t v_tile, int first, int own_barrier) {
   constexpr int kD = Config::kHeadDimV, kN = Config::kTileKv;
@@ -72,7 +72,7 @@ __device__ __forceinline__ void issue_pv(float (&o)[Config::kHeadDimV / 2],
                                          const Problem& problem, int n, int k_len, int own_barrier) {
   ptx::mbarrier_wait(memory.v_full + 8 * v.stage, v.parity);
   const uint32_t v_tile = memory.v_ring + v.stage * Config::kBytesV;
-  if (problem.cu_seqlens_k != nullptr && (n + 1) * Config::kTileKv > k_len)
+  if (problem.stale_keys && (n + 1) * Config::kTileKv > k_len)
     clear_tail<Config>(v_tile, k_len - n * Config::kTileKv, own_barrier);
   ptx::wgmma_fence();
   issue_nn<typename Config::Element, Config::kHeadDimV, Config::kTileKv>(o, probability, v_tile, !begins);

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs what flash_attention_with_cache launches for sequences with different numbers of rows on the CPU: new keys
+// are appended, long sequences take the Hopper forward (wgmma, TMA, its barriers and warps), short ones the decode
+// kernel. Prints for each case the largest errors against double, relative to the largest value:
+//
+//     <case>\t<out>\t<lse>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <random>
+
+#include "cuda_on_cpu.h"
+
+using std::max;
+using std::min;
+
+#include "ops/attention/sm90/decode/kernel.cuh"
+#include "ops/attention/sm90/fwd_kernel.cuh"
+
+namespace plab::ops::attention::sm90 {
+
+unsigned char memory[1], bytes[1];
+
+namespace {
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+struct Case {
+  const char* name;
+  std::vector<int> lengths, rows;
+  int page_size;  // 0: no pages
+  int heads, kv_heads, dim;
+  int left = -1, right = 0;
+  bool adds = true, packed = true, counts = true, sink = false;
+  int grid = 3;  // blocks
+};
+
+// A (batch, rows, heads, dim) tensor whose rows are followed by NaN.
+template <class Element>
+struct Rows {
+  int rows, heads, dim, pitch;
+  std::vector<Element> values;
+  Rows(int batch, int rows, int heads, int dim)
+      : rows(rows), heads(heads), dim(dim), pitch(dim + 8), values(size_t(batch) * rows * heads * pitch + 8) {
+    std::fill(values.begin(), values.end(), Element(kNaN));
+    if (reinterpret_cast<std::uintptr_t>(values.data()) % 16 != 0) std::abort();
+  }
+  View view(bool packed = false) {
+    return {values.data(), packed ? 0 : int64_t{rows} * heads * pitch, int64_t{heads} * pitch, pitch};
+  }
+  Element& at(int b, int row, int head, int column) {
+    return values[((size_t(b) * rows + row) * heads + head) * pitch + column];
+  }
+};
+
+template <class Config>
+void run_forward(const FwdParams& params, int blocks) {
+  const Problem& p = params.problem;
+  TileGrid grid = make_tile_grid(p, true, Config::kTileQ, 1 << 20);
+  if (p.cu_seqlens_q != nullptr) grid.above = kDecodeRows;
+  const int64_t batch = p.cu_seqlens_q ? 1 : p.batch;
+  const auto of_queries = [&](const View& view, int box) {
+    return make_tensor_map(view, p.element, p.head_dim, p.q_len, p.heads, batch, box);
+  };
+  const auto of_keys = [&](const View& view) {
+    return make_tensor_map(view, p.element, p.head_dim, params.cache.page_size, p.kv_heads, params.cache.page_count,
+                           Config::kTileKv);
+  };
+  const FwdMaps maps{of_queries(params.q, Config::kTileQ), of_keys(params.k), of_keys(params.v),
+                     of_queries(params.out, 64)};
+  ptx::mbarriers.clear();
+  std::fill(ptx::cluster_memory.begin(), ptx::cluster_memory.end(), 0xff);
+  on_cpu::launch(blocks, Config::kThreads, [&] { attention_fwd_sm90_kernel<Config>(params, grid, maps); });
+}
+
+template <class Config>
+void run(const Case& c) {
+  using Element = typename Config::Element;
+  std::mt19937 generator(1);
+  std::normal_distribution<float> draw(0, 1);
+  const int batch = int(c.rows.size());
+  std::vector<int32_t> cu{0}, lengths;
+  int most_keys = 0;
+  std::vector<int> keys;
+  for (int b = 0; b < batch; ++b) {
+    cu.push_back(cu.back() + c.rows[b]), lengths.push_back(c.lengths[b]);
+    keys.push_back(c.lengths[b] + (c.adds ? c.rows[b] : 0));
+    most_keys = std::max(most_keys, keys.back());
+  }
+  const int all = cu.back(), room = most_keys + 3, page = c.page_size > 0 ? c.page_size : room,
+            pages = (room + page - 1) / page, count = batch * pages + 1;
+  Rows<Element> q(1, all, c.heads, c.dim), out = q, new_k(1, all, c.kv_heads, c.dim), new_v = new_k;
+  Rows<Element> truth_k(batch, room, c.kv_heads, c.dim), truth_v = truth_k;
+  Rows<Element> cache_k(count, page, c.kv_heads, c.dim), cache_v = cache_k;
+  std::vector<int32_t> table(batch * pages);
+  for (int i = 0; i < batch * pages; ++i) table[i] = c.page_size > 0 ? count - 1 - i : i;
+  const auto cached = [&](Rows<Element>& of, int b, int key) -> Element* {
+    return &of.at(table[b * pages + key / page], key % page, 0, 0);
+  };
+  for (int r = 0; r < all; ++r)
+    for (int h = 0; h < c.heads; ++h)
+      for (int d = 0; d < c.dim; ++d) q.at(0, r, h, d) = Element(draw(generator));
+  for (int b = 0; b < batch; ++b)
+    for (int j = 0; j < keys[b]; ++j)
+      for (int h = 0; h < c.kv_heads; ++h)
+        for (int d = 0; d < c.dim; ++d) {
+          truth_k.at(b, j, h, d) = Element(draw(generator)), truth_v.at(b, j, h, d) = Element(draw(generator));
+          const bool kept = j < c.lengths[b];
+          const int row = cu[b] + j - c.lengths[b];
+          (kept ? cached(cache_k, b, j)[h * cache_k.pitch + d] : new_k.at(0, row, h, d)) = truth_k.at(b, j, h, d);
+          (kept ? cached(cache_v, b, j)[h * cache_v.pitch + d] : new_v.at(0, row, h, d)) = truth_v.at(b, j, h, d);
+        }
+  std::vector<float> lse(size_t(c.heads) * all, kNaN), sink(c.heads);
+  for (int h = 0; h < c.heads; ++h) sink[h] = h % 2 ? 2.f : -INFINITY;
+  int32_t counter = 0;
+  const int q_len = c.packed ? all : c.rows[0];
+  FwdParams params{};
+  params.problem = {ElementType::kFloat16,
+                    batch,
+                    c.heads,
+                    c.kv_heads,
+                    c.dim,
+                    c.dim,
+                    q_len,
+                    int64_t{page} * pages * (c.packed ? batch : 1),
+                    c.packed ? cu.data() : nullptr,
+                    c.packed ? cu.data() : nullptr,
+                    c.left,
+                    c.right,
+                    0.2,
+                    0,
+                    c.sink ? sink.data() : nullptr,
+                    true};
+  q.rows = out.rows = q_len;
+  params.q = q.view(c.packed), params.out = out.view(c.packed);
+  params.k = cache_k.view(), params.v = cache_v.view();
+  params.lse = lse.data();
+  params.rows = c.packed ? RowLayout{0, all} : RowLayout{int64_t{c.heads} * q_len, q_len};
+  params.tile_counter = c.counts ? &counter : nullptr;
+  KeyCache& cache = params.cache;
+  cache.lengths = lengths.data();
+  if (c.page_size > 0) cache.pages = table.data();
+  cache.pages_stride = pages, cache.page_count = c.page_size > 0 ? count : batch, cache.page_size = page;
+  cache.capacity = page * pages;
+  if (c.adds) {
+    cache.new_rows = c.packed ? KeyCache::kAsQueries : q_len;
+    new_k.rows = new_v.rows = q_len;
+    cache.new_k = new_k.view(c.packed), cache.new_v = new_v.view(c.packed);
+    on_cpu::launch(2, 64, [&] { append_keys(params, blockIdx.x * 64 + threadIdx.x, 128); });
+  }
+  run_forward<Config>(params, c.grid);
+  if (c.packed) {
+    using Decode = DecodeConfig<Element, Config::kHeadDim>;
+    const int tiles = most_decode_tiles(params.problem, kDecodeRows);
+    std::fill(ptx::cluster_memory.begin(), ptx::cluster_memory.end(), 0xff);
+    on_cpu::launch(
+        tiles * c.kv_heads * 2, Decode::kThreads,
+        [&] { attention_decode_sm90_kernel<Decode, CachedKeys>(params, 2, tiles, kDecodeRows); }, 2);
+  }
+
+  double error = 0, top = 0, lse_error = 0;
+  for (int b = 0; b < batch; ++b) {
+    for (int i = 0; i < room; ++i)  // what the cache holds, and NaN behind it
+      for (int h = 0; h < c.kv_heads; ++h)
+        for (int d = 0; d < c.dim; ++d)
+          for (const bool is_k : {true, false}) {
+            const Element in = cached(is_k ? cache_k : cache_v, b, i)[h * cache_k.pitch + d],
+                          expected = (is_k ? truth_k : truth_v).at(b, i, h, d);
+            if (std::memcmp(&in, &expected, sizeof in) != 0) error = INFINITY;
+          }
+    for (int h = 0; h < c.heads; ++h) {
+      for (int i = 0; i < c.rows[b]; ++i) {
+        const int row = cu[b] + i, shift = keys[b] - c.rows[b], kv = h / (c.heads / c.kv_heads);
+        std::vector<double> weights, exact(c.dim);
+        double most = c.sink ? sink[h] : -INFINITY, sum = 0;
+        for (int j = 0; j < keys[b]; ++j) {
+          double score = 0;
+          for (int d = 0; d < c.dim; ++d)
+            score += double(float(q.values[(size_t(row) * c.heads + h) * q.pitch + d])) *
+                     double(float(truth_k.at(b, j, kv, d)));
+          score *= 0.2;
+          if ((c.left >= 0 && j < i + shift - c.left) || (c.right >= 0 && j > i + shift + c.right))
+            score = -INFINITY;
+          weights.push_back(score), most = std::max(most, score);
+        }
+        if (c.sink) sum += std::exp(sink[h] - most);
+        for (int j = 0; j < keys[b]; ++j) {
+          const double weight = weights[j] == -INFINITY ? 0 : std::exp(weights[j] - most);
+          sum += weight;
+          for (int d = 0; d < c.dim; ++d) exact[d] += weight * double(float(truth_v.at(b, j, kv, d)));
+        }
+        const size_t at = c.packed ? size_t(h) * all + row : (size_t(b) * c.heads + h) * q_len + i;
+        const bool nothing = most == -INFINITY;
+        const double exact_lse = most + std::log(sum);
+        if (nothing ? lse[at] != -INFINITY : !(std::abs(lse[at] - exact_lse) < 1e9)) lse_error = INFINITY;
+        if (!nothing) lse_error = std::max(lse_error, std::abs(lse[at] - exact_lse));
+        const Element* got = &out.values[(size_t(row) * c.heads + h) * out.pitch];
+        for (int d = 0; d < c.dim; ++d) {
+          const double expected = nothing ? 0 : exact[d] / sum, off = std::abs(expected - float(got[d]));
+          error = off >= error || !(off >= 0) ? off : error;  // a NaN stays
+          top = std::max(top, std::abs(expected));
+        }
+        if (!std::isnan(float(got[c.dim]))) error = INFINITY;  // written behind the row
+      }
+    }
+  }
+  std::printf("%s\t%.3e\t%.3e\n", c.name, top > 0 ? error / top : error, lse_error);
+  std::fflush(stdout);
+}
+
+template <class Element, int kHeadDim, int kTileQ, int kTileKv, bool kPingPong>
+using Cached = FwdConfig<Element, kHeadDim, kTileQ, kTileKv, kPingPong, 1, 2, kHeadDim, true>;
+
+// The kernels of cache/fwd.cu.
+void run_all() {
+  using D64 = Cached<__half, 64, 192, 128, false>;
+  using D128 = Cached<__nv_bfloat16, 128, 128, 128, true>;
+  using D256 = Cached<__nv_bfloat16, 256, 128, 64, false>;
+  run<D128>({"bf16 d128, pages of one key, prompts and single rows", {150, 0, 3, 40}, {40, 17, 1, 3}, 1, 2, 1, 128});
+  run<D128>({"bf16 d128, pages of 16", {200, 7}, {140, 20}, 16, 2, 2, 112});
+  run<D128>({"bf16 d128, pages that are tiles, a window", {300, 5}, {30, 150}, 128, 1, 1, 128, 90});
+  run<D64>({"fp16 d64, pages of 7, a sink", {0, 90}, {200, 20}, 7, 2, 1, 64, -1, 0, true, true, true, true});
+  run<D64>({"fp16 d40, no pages, nothing new, everything seen", {150, 33}, {30, 18}, 0, 2, 2, 40, -1, -1, false});
+  run<D64>({"fp16 d64, rows without offsets, dealt", {70, 0}, {50, 50}, 16, 2, 2, 64, -1, 0, true, false, false});
+  run<D256>({"bf16 d256, pages of 48", {60, 1}, {33, 2}, 48, 2, 1, 256});
+  run<D256>({"bf16 d192, no pages, rows without offsets", {100, 9}, {20, 20}, 0, 1, 1, 192, -1, 0, true, false});
+}
+
+}  // namespace
+}  // namespace plab::ops::attention::sm90
+
+int main() { plab::ops::attention::sm90::run_all(); }
