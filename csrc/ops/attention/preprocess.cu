@@ -20,6 +20,7 @@ constexpr int kThreads = 128;
 template <class Element, int kLanes>
 __global__ void __launch_bounds__(kThreads)
     row_statistics_kernel(const __grid_constant__ BwdParams p, int64_t count) {
+  ptx::launch_dependents();
   const int64_t index = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kLanes;
   const int lane = int(threadIdx.x) % kLanes;
   if (index >= count) return;

@@ -65,12 +65,10 @@ struct FwdMemory {
     v_empty = k_empty + 8 * kKv;
     notes = q_full + 256;
   }
-  // Every consumer warp gives a buffer back. The warps that load from a cache read the notes too.
   __device__ __forceinline__ void init_barriers() const {
     for (int i = 0; i < Config::kStagesQ + 2 * Config::kStages; ++i) {
       ptx::mbarrier_init(q_full + 8 * i, 1);
-      ptx::mbarrier_init(q_empty + 8 * i,
-                         4 * Config::kConsumers + (Config::kCached && i < Config::kStagesQ ? 2 : 0));
+      ptx::mbarrier_init(q_empty + 8 * i, 4 * Config::kConsumers);  // warps
     }
     ptx::fence_barrier_init();
   }

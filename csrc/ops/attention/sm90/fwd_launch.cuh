@@ -31,21 +31,11 @@ void launch_fwd(const KernelLaunch<FwdParams>& how, const FwdParams& params, cud
   };
   const FwdMaps maps{map_queries(params.q, p.head_dim, Config::kTileQ), map_keys(params.k, p.head_dim),
                      map_keys(params.v, p.head_dim_v), map_queries(params.out, p.head_dim_v, 64)};
-  const auto kernel = attention_fwd_sm90_kernel<Config>;
-  PLAB_CUDA_CHECK(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, how.shared_bytes));
-  cudaLaunchConfig_t launch{};
-  launch.gridDim = dim3(static_cast<unsigned>(how.blocks));
-  launch.blockDim = dim3(how.threads);
-  launch.dynamicSmemBytes = how.shared_bytes;
-  launch.stream = stream;
   // The kernel before this one clears the counter or appends to the cache (plan_tails), and only producers wait for it.
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  launch.attrs = &early;
-  launch.numAttrs = params.tile_counter != nullptr || Config::kCached ? 1 : 0;
-  PLAB_CUDA_CHECK(cudaLaunchKernelEx(&launch, kernel, params, how.tiles, maps));
+  const auto launch = params.tile_counter != nullptr || Config::kCached
+                          ? &launch_early<FwdParams, FwdParams, TileGrid, FwdMaps>
+                          : &launch_kernel<FwdParams, FwdParams, TileGrid, FwdMaps>;
+  launch(attention_fwd_sm90_kernel<Config>, how, stream, params, how.tiles, maps);
 }
 
 template <class Config>

@@ -73,9 +73,8 @@ __device__ __forceinline__ void load_side(const FwdParams& p, const FwdMaps& map
 #pragma unroll 1
   for (;;) {
     ptx::mbarrier_wait(memory.q_full + 8 * q.stage, q.parity);
+    // The note stays: no consumer gives it back before it has seen the keys that are loaded here.
     const WorkTile work = read_work_tile(memory.note(q.stage));
-    __syncwarp();
-    if (elected) ptx::mbarrier_arrive(memory.q_empty + 8 * q.stage);
     q.advance();
     if (work.rows == 0) return;
     const int sequence = work.k_row, kv_head = work.head / (p.problem.heads / p.problem.kv_heads);

@@ -118,7 +118,7 @@ struct NamedBarrier {
     changed.notify_all();
   }
 };
-inline NamedBarrier named_barriers[16];
+inline NamedBarrier named_barriers[16 + 8];  // the hardware's, and one for each warpgroup's products
 inline const bool clears_barriers = [] {
   on_cpu::after_block = [] {
     for (NamedBarrier& b : named_barriers) b.arrived = 0;

@@ -7,7 +7,7 @@
 #include <functional>
 #include <vector>
 
-#include "cuda/ptx/mma_sync.cuh"
+#include "cuda/ptx/tma.cuh"
 
 namespace plab::cuda::ptx {
 
@@ -22,11 +22,13 @@ inline void wgmma_commit() {
 template <int kPending>
 void wgmma_wait() {
   if (!issued.empty()) std::abort();  // never committed
+  const bool done = groups.size() > kPending;
   while (groups.size() > kPending) {
     for (const auto& product : groups.front()) product();
     groups.pop_front();
   }
-  __syncwarp();  // the instruction is one of the whole warp
+  // Four warps issue a product together, and one thread may give back what all of them have read.
+  if (done) named_barrier_sync(16 + int(threadIdx.x / 128), 128);
 }
 template <int kPending>
 void wgmma_wait_after(float) {
