@@ -366,6 +366,61 @@ std::tuple<Tensor, Tensor> forward_with_cache(const Tensor& q, const Tensor& k_c
   return {std::move(out), std::move(lse)};
 }
 
+// The forward under a block mask: tensors as profiling_lab.ops._attention_blocks makes them.
+std::tuple<Tensor, Tensor> forward_with_mask(const Tensor& q, const Tensor& k, const Tensor& v,
+                                             const OptionalTensor& sink, const Tensor& counts,
+                                             const Tensor& blocks, const Tensor& bits, double scale,
+                                             double softcap) {
+  Checked c = check(q, k, v, sink, std::nullopt, std::nullopt, scale, -1, -1, softcap);
+  Problem& p = c.problem;
+  PLAB_CHECK(c.cuda, kOp, ": the kernel for block masks needs CUDA tensors");
+  for (const Named& one : {Named{"counts", counts}, {"blocks", blocks}, {"bits", bits}})
+    PLAB_CHECK(one.tensor.device() == q.device() && one.tensor.dtype() == Dtype::kInt32 &&
+                   one.tensor.is_contiguous(),
+               kOp, ": the block mask's ", one.name, " are not contiguous int32 on q's device");
+  constexpr int kWords = attention::BlockMask::kKeys / 32;
+  PLAB_CHECK(bits.dim() == 3 && bits.size(1) == attention::BlockMask::kRows && bits.size(2) == kWords, kOp,
+             ": the block mask's bits have shape ", torch_abi::text(bits.sizes()));
+  PLAB_CHECK(counts.dim() == 3 && blocks.dim() == 5 && blocks.size(3) >= 1 && blocks.size(4) == 4 &&
+                 std::ranges::equal(blocks.sizes().first(3), counts.sizes()),
+             kOp, ": the block mask's blocks have shape ", torch_abi::text(blocks.sizes()), " and counts ",
+             torch_abi::text(counts.sizes()));
+  const int64_t tile_rows = attention::mask_tile_rows(p.widest());
+  const int64_t tiles = (p.q_len + tile_rows - 1) / tile_rows;
+  const auto fits = [](int64_t given, int64_t here) { return given == 1 || given == here; };
+  PLAB_CHECK(fits(counts.size(0), p.batch) && fits(counts.size(1), p.heads) && counts.size(2) == tiles, kOp,
+             ": the block mask is of (", counts.size(0), ", ", counts.size(1), ", ", counts.size(2),
+             ") batches, heads and tiles, expected 1 or ", p.batch, ", 1 or ", p.heads, ", and ", tiles);
+  PLAB_CHECK(blocks.numel() / 4 < int64_t{1} << 31, kOp, ": the block mask names ", blocks.numel() / 4,
+             " blocks, expected fewer than 2^31");
+  Tensor out = empty(std::array{q.size(0), q.size(1), q.size(2), v.size(3)}, q.dtype(), q.device());
+  Tensor lse = empty(std::array{q.size(0), q.size(2), q.size(1)}, c.statistics, q.device());
+  if (out.numel() == 0) return {std::move(out), std::move(lse)};
+  PLAB_CHECK(p.k_len > 0, kOp, ": a block mask over no keys");
+#ifdef PLAB_HAS_CUDA
+  const Tensor q_ready = readable(q, true), k_ready = readable(k, true), v_ready = readable(v, true);
+  FwdParams params{p,
+                   view_of(q_ready, false),
+                   view_of(k_ready, false),
+                   view_of(v_ready, false),
+                   view_of(out, false),
+                   lse.mutable_data(),
+                   row_layout(c)};
+  params.cache.page_count = p.batch;
+  params.cache.page_size = params.cache.capacity = static_cast<int>(p.k_len);
+  const auto stride = [](int64_t given, int64_t step) { return given == 1 ? 0 : static_cast<int>(step); };
+  params.mask = {counts.data<int32_t>(),
+                 blocks.data<attention::BlockMask::Block>(),
+                 bits.data<uint32_t>(),
+                 stride(counts.size(0), counts.size(1) * tiles),
+                 stride(counts.size(1), tiles),
+                 static_cast<int>(blocks.size(3))};
+  const CudaScope scope(q);
+  run_fwd(attention::plan_fwd_with_mask(params), params, q.device(), scope.stream());
+#endif
+  return {std::move(out), std::move(lse)};
+}
+
 }  // namespace
 
 std::span<const OpDef> attention_ops() {
@@ -384,6 +439,9 @@ std::span<const OpDef> attention_ops() {
        "Tensor? block_table, Tensor? k, Tensor? v, Tensor? cu_seqlens_q, Tensor? sink, float scale, int window_left, "
        "int window_right, float softcap) -> (Tensor out, Tensor lse)",
        &Box<&forward_with_cache>::call},
+      {"attention_fwd_blocks(Tensor q, Tensor k, Tensor v, Tensor? sink, Tensor counts, Tensor blocks, Tensor bits, "
+       "float scale, float softcap) -> (Tensor out, Tensor lse)",
+       &Box<&forward_with_mask>::call},
   };
   return kOps;
 }

@@ -51,7 +51,7 @@ struct RowLayout {
 // Its rows lie in pages, in any order, or one behind the other for each sequence. Problem::k_len is what the
 // sequences have room for; with cu_seqlens_q, cu_seqlens_k is the same pointer and says nothing.
 struct KeyCache {
-  const int32_t* lengths;  // (batch): keys in the cache, those that this call adds not counted; null: no cache
+  const int32_t* lengths;  // (batch): keys in the cache, those that this call adds not counted; null: k_len each
   const int32_t* pages;  // null, or (batch, pages of a sequence): numbers of pages; View::batch strides pages
   int64_t pages_stride;
   int page_count, page_size;  // without pages: sequences, and the room of each
@@ -61,6 +61,20 @@ struct KeyCache {
   static constexpr int kAsQueries = -1;
 };
 
+// Which keys a tile of queries sees, in blocks of 128: a list of those in which it sees any, at least one. For each 64
+// of the tile's rows a block is seen whole (kAll), not at all (kNone), or as `bits` say, which begin with that number.
+struct BlockMask {
+  struct Block {
+    int32_t number, parts[3];
+  };
+  static constexpr int kKeys = 128, kRows = 64, kAll = -1, kNone = -2;
+  const int32_t* counts;  // (batch, heads, tiles); null: no such mask
+  const Block* blocks;    // (batch, heads, tiles, most)
+  const uint32_t* bits;   // (parts, kRows, kKeys / 32)
+  int batch_stride, head_stride;  // in tiles; 0 where all of them see the same
+  int most;
+};
+
 struct FwdParams {
   Problem problem;
   View q, k, v, out;
@@ -68,6 +82,7 @@ struct FwdParams {
   RowLayout rows;
   int32_t* tile_counter = nullptr;  // workspace, CUDA only: the tile scheduler's next tile, or null
   KeyCache cache{};
+  BlockMask mask{};
 };
 
 struct BwdParams {
@@ -95,5 +110,10 @@ BwdPlan plan_bwd(const BwdParams& params);
 
 // The forward whose keys are in params.cache; compute capability 9.0. params.k and params.v may be written.
 FwdPlan plan_fwd_with_cache(const FwdParams& params);
+
+// The forward under params.mask, whose tiles have mask_tile_rows(head_dim) rows; compute capability 9.0. The keys are
+// told as a cache without lengths and pages. No windows, no cu_seqlens.
+FwdPlan plan_fwd_with_mask(const FwdParams& params);
+constexpr int mask_tile_rows(int head_dim) { return head_dim <= 64 ? 192 : 128; }
 
 }  // namespace plab::ops::attention

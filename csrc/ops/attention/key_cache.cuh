@@ -21,6 +21,7 @@ __device__ __forceinline__ int kept_keys(const KeyCache& cache, const Problem& p
 }
 
 __device__ __forceinline__ int cached_keys(const KeyCache& cache, const Problem& p, int sequence) {
+  if (cache.lengths == nullptr) return int(p.k_len);
   return min(kept_keys(cache, p, sequence) + added_keys(cache, p, sequence), cache.capacity);
 }
 

@@ -156,7 +156,7 @@ BwdPlan plan_row_statistics(const BwdParams& params) {
 FwdPlan plan_tails(const FwdParams& params) {
   const Problem& p = params.problem;
   FwdPlan plan;
-  if (p.cu_seqlens_q == nullptr && params.cache.lengths == nullptr) return plan;
+  if (p.cu_seqlens_q == nullptr && params.cache.lengths == nullptr && params.mask.counts == nullptr) return plan;
   plan.workspace.tile_counter = p.cu_seqlens_q != nullptr;
   const int64_t pieces = added_rows(params) * p.kv_heads * (p.head_dim / 8);
   const int64_t blocks = cuda::smaller<int64_t>(cuda::ceil_div<int64_t>(pieces, kThreads), 16 * cuda::sm_count());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs what flash_attention_with_cache launches for sequences with different numbers of rows on the CPU: new keys
 // are appended, long sequences take the Hopper forward (wgmma, TMA, its barriers and warps), short ones the decode
-// kernel. Prints for each case the largest errors against double, relative to the largest value:
+// kernel. Block masks run on the same forward. Prints for each case the largest errors against double, relative to the largest value:
 //
 //     <case>\t<out>\t<lse>
 #include <cuda_bf16.h>
@@ -14,6 +14,7 @@
 #include <limits>
 #include <random>
 
+#define WHOLE_WARPS_WAIT
 #include "cuda_on_cpu.h"
 
 using std::max;
@@ -213,14 +214,106 @@ void run(const Case& c) {
   std::fflush(stdout);
 }
 
+// A block mask drawn at random: each 64 rows of a head see a block of 128 keys whole, not at all or in part. Heads of
+// `per_head` have lists of their own.
+template <class Config>
+void run_masked(const char* name, int batch, int q_len, int k_len, int heads, int kv_heads, bool per_head) {
+  using Element = typename Config::Element;
+  constexpr int kDim = Config::kHeadDim, kGroups = Config::kTileQ / 64;
+  std::mt19937 generator(7);
+  std::normal_distribution<float> draw(0, 1);
+  Rows<Element> q(batch, q_len, heads, kDim), out = q, k(batch, k_len, kv_heads, kDim), v = k;
+  for (Rows<Element>* one : {&q, &k, &v})
+    for (size_t i = 0; i < one->values.size(); ++i)
+      if (int(i % one->pitch) < kDim && i + 8 < one->values.size()) one->values[i] = Element(draw(generator));
+  const int tiles = (q_len + Config::kTileQ - 1) / Config::kTileQ, most = (k_len + 127) / 128, lists = per_head ? heads : 1;
+  std::vector<int32_t> counts(lists * tiles);
+  std::vector<BlockMask::Block> blocks(size_t(lists) * tiles * most);
+  std::vector<uint32_t> bits;
+  std::vector<char> seen(size_t(lists) * tiles * Config::kTileQ * most * 128);
+  for (int l = 0; l < lists; ++l)
+    for (int t = 0; t < tiles; ++t) {
+      int& count = counts[l * tiles + t];
+      for (int b = 0; b < most; ++b) {
+        BlockMask::Block block{b, {BlockMask::kNone, BlockMask::kNone, BlockMask::kNone}};
+        bool any = false;
+        for (int g = 0; g < kGroups; ++g) {
+          const int kind = int(generator() % 4), first = t * Config::kTileQ + 64 * g;
+          const bool whole = kind == 0 && (b + 1) * 128 <= k_len;
+          if (kind == 3 || first >= q_len) continue;
+          any = true;
+          block.parts[g] = whole ? BlockMask::kAll : int(bits.size() / 256);
+          for (int r = 0; r < 64; ++r)
+            for (int w = 0; w < 4; ++w) {
+              uint32_t word = kind == 1 ? generator() : kind == 2 ? 0x0f0f00ff << (r % 16) : ~0u;
+              for (int c = 0; c < 32; ++c) {
+                if (b * 128 + w * 32 + c >= k_len) word &= ~(1u << c);
+                seen[((size_t(l) * tiles * Config::kTileQ + first + r) * most + b) * 128 + w * 32 + c] = word >> c & 1;
+              }
+              if (!whole) bits.push_back(word);
+            }
+        }
+        if (any) blocks[(size_t(l) * tiles + t) * most + count++] = block;
+      }
+      if (count == 0) blocks[(size_t(l) * tiles + t) * most + count++] = {0, {-2, -2, -2}};
+    }
+  std::vector<float> lse(size_t(batch) * heads * q_len, kNaN);
+  int32_t counter = 0;
+  FwdParams params{};
+  params.problem = {ElementType::kFloat16, batch, heads, kv_heads, kDim, kDim, q_len, k_len, nullptr, nullptr, -1, -1, 0.2,
+                    0, nullptr};
+  params.q = q.view(), params.k = k.view(), params.v = v.view(), params.out = out.view();
+  params.lse = lse.data(), params.rows = {int64_t{heads} * q_len, q_len};
+  params.tile_counter = &counter;
+  params.cache.page_count = batch, params.cache.page_size = params.cache.capacity = k_len;
+  params.mask = {counts.data(), blocks.data(), bits.data(), 0, per_head ? tiles : 0, most};
+  run_forward<Config>(params, 2);
+  double error = 0, top = 0, lse_error = 0;
+  for (int b = 0; b < batch; ++b)
+    for (int h = 0; h < heads; ++h)
+      for (int i = 0; i < q_len; ++i) {
+        const int kv = h / (heads / kv_heads), l = per_head ? h : 0;
+        std::vector<double> weights(k_len), exact(kDim);
+        double most_score = -INFINITY, sum = 0;
+        for (int j = 0; j < k_len; ++j) {
+          double score = 0;
+          for (int d = 0; d < kDim; ++d) score += double(float(q.at(b, i, h, d))) * double(float(k.at(b, j, kv, d)));
+          const bool sees = seen[((size_t(l) * tiles * Config::kTileQ + i) * most + j / 128) * 128 + j % 128];
+          weights[j] = sees ? score * 0.2 : -INFINITY, most_score = std::max(most_score, weights[j]);
+        }
+        for (int j = 0; j < k_len; ++j) {
+          const double weight = weights[j] == -INFINITY ? 0 : std::exp(weights[j] - most_score);
+          sum += weight;
+          for (int d = 0; d < kDim; ++d) exact[d] += weight * double(float(v.at(b, j, kv, d)));
+        }
+        const bool nothing = most_score == -INFINITY;
+        const double exact_lse = most_score + std::log(sum), got = lse[(size_t(b) * heads + h) * q_len + i];
+        if (nothing ? got != -INFINITY : !(std::abs(got - exact_lse) < 1e9)) lse_error = INFINITY;
+        if (!nothing) lse_error = std::max(lse_error, std::abs(got - exact_lse));
+        for (int d = 0; d < kDim; ++d) {
+          const double one = nothing ? 0 : exact[d] / sum, off = std::abs(one - float(out.at(b, i, h, d)));
+          error = off >= error || !(off >= 0) ? off : error;
+          top = std::max(top, std::abs(one));
+        }
+      }
+  std::printf("%s\t%.3e\t%.3e\n", name, error / top, lse_error);
+  std::fflush(stdout);
+}
+
 template <class Element, int kHeadDim, int kTileQ, int kTileKv, bool kPingPong>
 using Cached = FwdConfig<Element, kHeadDim, kTileQ, kTileKv, kPingPong, 1, 2, kHeadDim, true>;
 
-// The kernels of cache/fwd.cu.
-void run_all() {
+// The kernels of cache/fwd.cu. `quick`: few and small, for the thread sanitizer.
+void run_all(bool quick) {
   using D64 = Cached<__half, 64, 192, 128, false>;
   using D128 = Cached<__nv_bfloat16, 128, 128, 128, true>;
   using D256 = Cached<__nv_bfloat16, 256, 128, 64, false>;
+  if (quick) {
+    run<D128>({"bf16 d128, pages of one key, a prompt and a row", {150, 9}, {40, 1}, 1, 1, 1, 128});
+    run<D64>({"fp16 d64, no pages", {0, 70}, {20, 18}, 0, 1, 1, 64});
+    run_masked<D128>("bf16 d128, a block mask", 1, 70, 200, 1, 1, false);
+    return;
+  }
   run<D128>({"bf16 d128, pages of one key, prompts and single rows", {150, 0, 3, 40}, {40, 17, 1, 3}, 1, 2, 1, 128});
   run<D128>({"bf16 d128, pages of 16", {200, 7}, {140, 20}, 16, 2, 2, 112});
   run<D128>({"bf16 d128, pages that are tiles, a window", {300, 5}, {30, 150}, 128, 1, 1, 128, 90});
@@ -229,9 +322,12 @@ void run_all() {
   run<D64>({"fp16 d64, rows without offsets, dealt", {70, 0}, {50, 50}, 16, 2, 2, 64, -1, 0, true, false, false});
   run<D256>({"bf16 d256, pages of 48", {60, 1}, {33, 2}, 48, 2, 1, 256});
   run<D256>({"bf16 d192, no pages, rows without offsets", {100, 9}, {20, 20}, 0, 1, 1, 192, -1, 0, true, false});
+  run_masked<D128>("bf16 d128, a block mask for each head", 1, 300, 500, 3, 1, true);
+  run_masked<D64>("fp16 d64, a block mask for all", 2, 400, 330, 2, 2, false);
+  run_masked<D256>("bf16 d256, a block mask", 1, 130, 260, 1, 1, true);
 }
 
 }  // namespace
 }  // namespace plab::ops::attention::sm90
 
-int main() { plab::ops::attention::sm90::run_all(); }
+int main(int count, char**) { plab::ops::attention::sm90::run_all(count > 1); }

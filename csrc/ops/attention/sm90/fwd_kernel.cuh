@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       issue_pv<Config>(o, probability, begins, memory, v, problem, n, k_len, own_barrier);
     };
     const auto softmax = [&](const WorkTile& work, int n) {
-      return softmax_tile<Config>(s, state, rescale, map, slack, problem, work, part, n, band);
+      return softmax_tile<Config>(s, state, rescale, map, slack, p, work, part, n, band);
     };
     const auto store = [&](const LazyRow& rows, int stage) {
       store_by_tma<Config>(p, maps, memory, o, rows, map.factor, stage, leaving, group, band, lane, leader,

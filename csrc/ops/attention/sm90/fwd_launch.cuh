@@ -48,7 +48,7 @@ FwdPlan plan_fwd_config(const Problem& p) {
   FwdPlan plan;
   // With one tile for each unit at most there is nothing to balance, and a small call saves a launch.
   const bool one_each = p.cu_seqlens_q == nullptr && blocks(tiles) <= Config::kUnits * count;
-  plan.workspace.tile_counter = counts_tiles(p) && !one_each;
+  plan.workspace.tile_counter = (counts_tiles(p) || Config::kCached) && !one_each;
   // Tiles of equal length: all tiles of a head run concurrently, because they share its keys.
   if (one_each)
     tiles.section = tiles.groups;

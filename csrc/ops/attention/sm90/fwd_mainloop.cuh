@@ -83,11 +83,15 @@ __device__ __forceinline__ void issue_pv(float (&o)[Config::kHeadDimV / 2],
 template <class Config>
 __device__ __forceinline__ bool softmax_tile(float (&s)[Config::kTileKv / 2], LazyRow& state,
                                              float (&rescale)[2], const ScoreMap& map, float slack,
-                                             const Problem& problem, const WorkTile& work,
+                                             const FwdParams& p, const WorkTile& work,
                                              const WarpgroupTile& part, int n, int band) {
   if (map.remap) remap_scores(s, map);
-  if (n < work.clear_from || n >= part.edge)
-    mask_scores(s, n * Config::kTileKv, work.row + band, visible_of(problem, work), work.k_len);
+  if (n < work.clear_from || n >= part.edge) {
+    if (Config::kCached && p.mask.counts != nullptr)
+      mask_by_blocks<Config>(s, p.mask, work.k_row, n, band);
+    else
+      mask_scores(s, n * Config::kTileKv, work.row + band, visible_of(p.problem, work), work.k_len);
+  }
   return exponentiate(s, map.factor, slack, state, rescale);
 }
 

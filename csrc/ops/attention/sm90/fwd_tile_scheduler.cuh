@@ -5,6 +5,7 @@
 #include "cuda/ptx/mma_sync.cuh"
 #include "ops/attention/key_cache.cuh"
 #include "ops/attention/mask.cuh"
+#include "ops/attention/sm90/cache/block_mask.cuh"
 #include "ops/attention/sm90/tma.cuh"
 
 // The tile scheduler of the persistent forward kernel: which tiles a block works on, and in which order.
@@ -94,9 +95,21 @@ struct alignas(16) WorkTile {
   int key_begin, key_end;  // key tiles
   int clear_from;          // from this key tile on, every row sees the left end of its window
   int head, batch;
-  int q_row, k_row;  // where the sequence begins in its tensors; with a cache k_row is the sequence's number
+  int q_row, k_row;  // where the sequence begins; with a cache k_row is its number, with a mask where its list begins
   int edge;  // if warpgroups share the key tiles: from this key tile on, some row does not see all keys
 };
+
+// Its key tiles are the steps of a list (cache/block_mask.cuh), and each of them asks the mask.
+template <class Config>
+__device__ __forceinline__ void find_masked_tile(const FwdParams& p, const Tile& tile, WorkTile& work) {
+  const int number = tile.row / Config::kTileQ, batch = uniform(tile.batch), head = uniform(tile.head);
+  const int list = first_block(p.mask, batch, head, number);
+  work = {uniform(min(Config::kTileQ, tile.q_len - tile.row)), uniform(tile.row), tile.q_len, tile.k_len};
+  work.key_begin = 0;
+  work.key_end = uniform(p.mask.counts[list / p.mask.most]) * kStepsOfBlock<Config>;
+  work.clear_from = INT_MAX;
+  work.head = head, work.batch = batch, work.q_row = 0, work.k_row = list, work.edge = 0;
+}
 
 template <class Config>
 __device__ __forceinline__ void find_work_tile(const FwdParams& p, const TileGrid& grid,
@@ -110,6 +123,7 @@ __device__ __forceinline__ void find_work_tile(const FwdParams& p, const TileGri
     tile = find_tile(problem, grid, true, index);
   }
   if constexpr (Config::kCached) {
+    if (p.mask.counts != nullptr) return find_masked_tile<Config>(p, tile, work);
     const int sequence = uniform(problem.cu_seqlens_q != nullptr ? tile.sequence : tile.batch);
     tile.k_row = sequence;
     tile.k_len = uniform(cached_keys(p.cache, problem, sequence));
@@ -173,7 +187,7 @@ __device__ __forceinline__ void write_work_tile(uint32_t smem, const Problem& pr
   for (int group = 0; group < kGroups; ++group) {
     const int first = work.row + 64 * group, last = work.row + min(64 * group + 64, work.rows) - 1;
     const int high = (visible.high(last, work.k_len) + kTileKv - 1) / kTileKv;
-    int end = max(high, max(work.key_end - 1, work.key_begin + 1));
+    int end = min(max(high, max(work.key_end - 1, work.key_begin + 1)), work.key_end);
     if (64 * group >= work.rows) end = work.key_begin;
     ptx::store_shared_16(
         smem + int(sizeof(WorkTile)) + 16 * group,

@@ -24,7 +24,7 @@ FwdPlan plan_decode(const Problem& p);
 FwdPlan plan_fwd_with_cache(const FwdParams& params);
 // Sequences of at most most_rows rows; without cu_seqlens_q all, and new keys are appended too.
 FwdPlan plan_decode_with_cache(const FwdParams& params, int most_rows);
-// With cu_seqlens_q: sequences of more than kDecodeRows rows; without: all.
+// With cu_seqlens_q: sequences of more than kDecodeRows rows; without: all. Also where there is a block mask.
 FwdPlan plan_fwd_cached(const Problem& p);
 
 // One translation unit per direction and head_dim (fwd_d*.cu, bwd_d*.cu), so that compilers share the work.

@@ -6,7 +6,7 @@
 
 // The producer warps of the forward where keys are in a cache: one finds tiles and loads Q, one loads K, one V. If
 // pages are whole key tiles, or there are none, TMA loads a tile from the page that the table names. Smaller pages
-// are copied row by row with cp.async, into the same swizzled places.
+// are copied row by row with cp.async, into the same swizzled places. Under a block mask keys come without pages.
 namespace plab::ops::attention::sm90 {
 
 constexpr int kPaceBarrier = 8;  // a named barrier
@@ -77,7 +77,8 @@ __device__ __forceinline__ void load_side(const FwdParams& p, const FwdMaps& map
     const WorkTile work = read_work_tile(memory.note(q.stage));
     q.advance();
     if (work.rows == 0) return;
-    const int sequence = work.k_row, kv_head = work.head / (p.problem.heads / p.problem.kv_heads);
+    const bool is_masked = p.mask.counts != nullptr;
+    const int sequence = is_masked ? work.batch : work.k_row, kv_head = work.head / (p.problem.heads / p.problem.kv_heads);
 #pragma unroll 1
     for (int n = work.key_end - 1; n >= work.key_begin; --n) {
       const uint32_t tile = (kValues ? memory.v_ring : memory.k_ring) + ring.stage * kN * kColumns * 2,
@@ -93,7 +94,8 @@ __device__ __forceinline__ void load_side(const FwdParams& p, const FwdMaps& map
         __syncwarp();
         if (elected) ptx::mbarrier_arrive(full);
       } else {
-        const KeyPlace place = place_of(cache, sequence, n * kN);
+        const int key = is_masked ? key_of_step<Config>(p.mask, work.k_row, n) : n * kN;
+        const KeyPlace place = place_of(cache, sequence, key);
         ptx::mbarrier_wait(empty, ring.parity ^ 1);
         if (elected)
           tma_load_tile<kN, kColumns>(tile, kValues ? maps.v : maps.k, full, place.row, kv_head, place.page);

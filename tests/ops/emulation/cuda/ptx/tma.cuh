@@ -84,8 +84,13 @@ inline void mbarrier_arrive_expect_tx(std::uint32_t at, std::uint32_t bytes) {
 inline void mbarrier_arrive(std::uint32_t at) { mbarrier_arrive_expect_tx(at, 0); }
 inline void mbarrier_wait(std::uint32_t at, std::uint32_t parity) {
   Mbarrier& b = mbarrier(at);
-  std::unique_lock lock(b.mutex);
-  b.changed.wait(lock, [&] { return b.phase % 2 != parity; });
+  {
+    std::unique_lock lock(b.mutex);
+    b.changed.wait(lock, [&] { return b.phase % 2 != parity; });
+  }
+#ifdef WHOLE_WARPS_WAIT  // and go on together: no lane tests the barrier after another has given the buffer back
+  __syncwarp();
+#endif
 }
 inline void complete_bytes(std::uint32_t at, std::int64_t bytes) {
   Mbarrier& b = mbarrier(at);
