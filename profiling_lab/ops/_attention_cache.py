@@ -69,7 +69,7 @@ def flash_attention_with_cache(
         _check_gradients(q, k_cache, v_cache, k, v)
     if hasattr(q, "placements"):
         raise ValueError(f"{SLUG}: q is a DTensor, expected each rank's own part, x.to_local()")
-    has_kernel = _has_kernel(q)
+    has_kernel = has_hopper_kernels(q)
     if not has_kernel:  # the op checks its own arguments
         _check(q, k_cache, v_cache, k, v, cache_seqlens, block_table, cu_seqlens_q, sink, softcap)
     if explain.ON:
@@ -99,7 +99,8 @@ def flash_attention_with_cache(
     return (out, lse) if return_lse else out
 
 
-def _has_kernel(q: Tensor) -> bool:
+def has_hopper_kernels(q: Tensor) -> bool:
+    """Whether its device has the kernels that only compute capability 9.0 has."""
     return q.is_cuda and _HAS_CUDA_KERNELS and not _IS_PORTABLE and _is_hopper(q.device.index or 0)
 
 

@@ -111,6 +111,17 @@ def _is_unknown(lengths: Tensor) -> bool:
     return lengths.is_meta or type(lengths) is not Tensor
 
 
+def _attention_blocks(
+    q: Tensor, k: Tensor, v: Tensor, sink: Any, counts: Tensor, blocks: Tensor, *_: Any, **__: Any
+) -> int:
+    """Blocks that are listed count, seen in part or whole; all of them, if their numbers are not known."""
+    tiles = counts.shape[2]
+    listed = counts.numel() * blocks.shape[3] if _is_unknown(counts) else int(counts.sum())
+    each = q.shape[0] * q.shape[2] // max(counts.shape[0] * counts.shape[1], 1)  # that share a list
+    pairs = listed * each * 128 * -(-q.shape[1] // max(tiles, 1))
+    return _products(q[..., :1, :], v[..., :1, :], pairs, 1, 1)
+
+
 def _ladder(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> int:
     return _attention(q, k, v)
 
@@ -130,6 +141,7 @@ def _heavy_backward(dy: Tensor, *_: Any, **__: Any) -> int:
 FORMULAS: dict[str, Callable[..., int] | None] = {
     "attention_fwd": _attention,
     "attention_bwd": _attention_backward,
+    "attention_fwd_blocks": _attention_blocks,
     "cached_attention": _attention_cache,
     "ladder_attention": _ladder,
     "ladder_attention_backward": _ladder_backward,

@@ -162,7 +162,8 @@ RowLayout row_layout(const Checked& c) {
 }
 
 #ifdef PLAB_HAS_CUDA
-void run_fwd(const attention::FwdPlan& plan, FwdParams& params, Device device, cudaStream_t stream) {
+void run_fwd(const attention::FwdPlan& plan, FwdParams& params, torch_abi::Device device,
+             cudaStream_t stream) {
   OptionalTensor counter;
   if (plan.workspace.tile_counter) {
     counter = empty(std::array{int64_t{1}}, Dtype::kInt32, device);

@@ -23,7 +23,7 @@ def arguments() -> dict[str, Any]:
 @pytest.mark.parametrize("has_kernel", [True, False])
 def test_once(has_kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     checks: list[Any] = []
-    monkeypatch.setattr(_attention_cache, "_has_kernel", lambda q: has_kernel)
+    monkeypatch.setattr(_attention_cache, "has_hopper_kernels", lambda q: has_kernel)
     monkeypatch.setattr(_attention_cache, "_check", lambda *args: checks.append(args))
     lengths = torch.zeros(2, dtype=torch.int32)
     if has_kernel:  # which this machine has not, so the op itself refuses, after Python has checked nothing
@@ -40,7 +40,7 @@ def test_gradients_are_refused_on_every_path(
     name: str, has_kernel: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The op would not give any, without an error."""
-    monkeypatch.setattr(_attention_cache, "_has_kernel", lambda q: has_kernel)
+    monkeypatch.setattr(_attention_cache, "has_hopper_kernels", lambda q: has_kernel)
     tensors = arguments()
     tensors[name].requires_grad_()
     with pytest.raises(ValueError, match="has no gradients, but a tensor requires one"):
