@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <random>
 
 #define WHOLE_WARPS_WAIT
@@ -68,12 +69,13 @@ void run_forward(const FwdParams& params, int blocks) {
   const auto of_queries = [&](const View& view, int box) {
     return make_tensor_map(view, p.element, p.head_dim, p.q_len, p.heads, batch, box);
   };
+  const int key_rows = params.cache.pages ? std::gcd(params.cache.page_size, Config::kTileKv) : Config::kTileKv;
   const auto of_keys = [&](const View& view) {
     return make_tensor_map(view, p.element, p.head_dim, params.cache.page_size, p.kv_heads, params.cache.page_count,
-                           Config::kTileKv);
+                           key_rows);
   };
   const FwdMaps maps{of_queries(params.q, Config::kTileQ), of_keys(params.k), of_keys(params.v),
-                     of_queries(params.out, 64)};
+                     of_queries(params.out, 64), key_rows};
   ptx::mbarriers.clear();
   std::fill(ptx::cluster_memory.begin(), ptx::cluster_memory.end(), 0xff);
   on_cpu::launch(blocks, Config::kThreads, [&] { attention_fwd_sm90_kernel<Config>(params, grid, maps); });
@@ -321,6 +323,8 @@ void run_all(bool quick) {
   run<D64>({"fp16 d40, no pages, nothing new, everything seen", {150, 33}, {30, 18}, 0, 2, 2, 40, -1, -1, false});
   run<D64>({"fp16 d64, rows without offsets, dealt", {70, 0}, {50, 50}, 16, 2, 2, 64, -1, 0, true, false, false});
   run<D256>({"bf16 d256, pages of 48", {60, 1}, {33, 2}, 48, 2, 1, 256});
+  run<D128>({"bf16 d128, pages of 64", {20, 130}, {20, 130}, 64, 1, 1, 120});
+  run<D128>({"bf16 d128, pages of 12", {70}, {60}, 12, 1, 1, 128});
   run<D256>({"bf16 d192, no pages, rows without offsets", {100, 9}, {20, 20}, 0, 1, 1, 192, -1, 0, true, false});
   run_masked<D128>("bf16 d128, a block mask for each head", 1, 300, 500, 3, 1, true);
   run_masked<D64>("fp16 d64, a block mask for all", 2, 400, 330, 2, 2, false);

@@ -66,6 +66,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     LazyRow state;
     int leaving = -1;  // the Q buffer from which TMA is storing O
     WarpgroupTile part{};
+    int mask_part = BlockMask::kAll;  // what the block mask says of the scores that are computed
     bool begins = true;  // the next P V is the first of its tile: it overwrites O, so O need not be set to 0
 #pragma unroll
     for (int i = 0; i < kDv / 2; ++i) o[i] = 0.f;
@@ -89,7 +90,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       issue_pv<Config>(o, probability, begins, memory, v, problem, n, k_len, own_barrier);
     };
     const auto softmax = [&](const WorkTile& work, int n) {
-      return softmax_tile<Config>(s, state, rescale, map, slack, p, work, part, n, band);
+      return softmax_tile<Config>(s, state, rescale, map, slack, p, work, part, n, band, mask_part);
     };
     const auto store = [&](const LazyRow& rows, int stage) {
       store_by_tma<Config>(p, maps, memory, o, rows, map.factor, stage, leaving, group, band, lane, leader,
@@ -116,12 +117,13 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       }
       begins = true;
       state = LazyRow{};
+      int n = end - 1, n_output, k_len, stage;
+      mask_part = part_of_step<Config>(p.mask, work.k_row, n, group);
       issue_scores();
       pass_turn<Config>(group);
       ptx::wgmma_wait<0>();
       ptx::keep(s);
       release(k, memory.k_empty);
-      int n = end - 1, n_output, k_len, stage;
       release_single_q<Config>(memory, q, work, n, lane);
       softmax(work, n);
       pack_probabilities<Config>(probability, s);
@@ -142,6 +144,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
           if (skips) skip(k, memory.k_full, memory.k_empty);
           n = end - 1;
         }
+        mask_part = part_of_step<Config>(p.mask, work.k_row, n, group);
         issue_scores();
         issue_output(n_output, k_len);
         pass_turn<Config>(group);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <numeric>
+
 #include "ops/attention/plan.cuh"
 #include "ops/attention/sm90/fwd_kernel.cuh"
 #include "ops/attention/sm90/launch.h"
@@ -26,11 +28,13 @@ void launch_fwd(const KernelLaunch<FwdParams>& how, const FwdParams& params, cud
   };
   const int64_t keys = Config::kCached ? params.cache.page_size : p.k_len,
                 batch_of_keys = Config::kCached ? params.cache.page_count : batch;
+  const int key_rows =
+      params.cache.pages != nullptr ? std::gcd(params.cache.page_size, Config::kTileKv) : Config::kTileKv;
   const auto map_keys = [&](const View& view, int dim) {
-    return make_tensor_map(view, p.element, dim, keys, p.kv_heads, batch_of_keys, Config::kTileKv);
+    return make_tensor_map(view, p.element, dim, keys, p.kv_heads, batch_of_keys, key_rows);
   };
   const FwdMaps maps{map_queries(params.q, p.head_dim, Config::kTileQ), map_keys(params.k, p.head_dim),
-                     map_keys(params.v, p.head_dim_v), map_queries(params.out, p.head_dim_v, 64)};
+                     map_keys(params.v, p.head_dim_v), map_queries(params.out, p.head_dim_v, 64), key_rows};
   // The kernel before this one clears the counter or appends to the cache (plan_tails), and only producers wait for it.
   const auto launch = params.tile_counter != nullptr || Config::kCached
                           ? &launch_early<FwdParams, FwdParams, TileGrid, FwdMaps>

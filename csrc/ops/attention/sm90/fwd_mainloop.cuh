@@ -84,11 +84,11 @@ template <class Config>
 __device__ __forceinline__ bool softmax_tile(float (&s)[Config::kTileKv / 2], LazyRow& state,
                                              float (&rescale)[2], const ScoreMap& map, float slack,
                                              const FwdParams& p, const WorkTile& work,
-                                             const WarpgroupTile& part, int n, int band) {
+                                             const WarpgroupTile& part, int n, int band, int mask_part) {
   if (map.remap) remap_scores(s, map);
   if (n < work.clear_from || n >= part.edge) {
     if (Config::kCached && p.mask.counts != nullptr)
-      mask_by_blocks<Config>(s, p.mask, work.k_row, n, band);
+      mask_by_blocks<Config>(s, p.mask, mask_part, n, band);
     else
       mask_scores(s, n * Config::kTileKv, work.row + band, visible_of(p.problem, work), work.k_len);
   }

@@ -22,13 +22,20 @@ __device__ __forceinline__ int key_of_step(const BlockMask& mask, int list, int 
   return mask.blocks[list + step / kSteps].number * BlockMask::kKeys + step % kSteps * Config::kTileKv;
 }
 
+// What a step is for the 64 rows of a warpgroup: BlockMask::Block::parts. Asked for before the step's scores are
+// waited for.
+template <class Config>
+__device__ __forceinline__ int part_of_step(const BlockMask& mask, int list, int step, int group) {
+  if (!Config::kCached || mask.counts == nullptr) return BlockMask::kAll;
+  return mask.blocks[list + step / kStepsOfBlock<Config>].parts[group];
+}
+
 // Scores that the mask hides become -inf. `band`: the warp's first row in the tile.
 template <class Config>
-__device__ __forceinline__ void mask_by_blocks(float (&s)[Config::kTileKv / 2], const BlockMask& mask, int list,
+__device__ __forceinline__ void mask_by_blocks(float (&s)[Config::kTileKv / 2], const BlockMask& mask, int part,
                                                int step, int band) {
   constexpr int kSteps = kStepsOfBlock<Config>, kWords = BlockMask::kKeys / 32;
   const int lane = int(threadIdx.x & 31);
-  const int part = mask.blocks[list + step / kSteps].parts[band / BlockMask::kRows];
   if (part == BlockMask::kAll) return;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
