@@ -39,7 +39,9 @@ Calls = dict[str, Callable[[], Any]]
 class Cache:
     """Sequences with `keys` keys each, in pages in a random order, and their new rows, one behind the other."""
 
-    def __init__(self, rows: list[int], keys: list[int], heads: int, kv_heads: int, dim: int, page: int) -> None:
+    def __init__(
+        self, rows: list[int], keys: list[int], heads: int, kv_heads: int, dim: int, page: int
+    ) -> None:
         generator = torch.Generator("cuda").manual_seed(1)
 
         def normal(*shape: int) -> Tensor:
@@ -61,7 +63,9 @@ class Cache:
         count = len(rows) * per_sequence
         order = torch.randperm(count, generator=torch.Generator().manual_seed(1)).int()
         self.table = order.reshape(len(rows), per_sequence).cuda()
-        self.cache = [torch.empty(count, page, kv_heads, dim, device="cuda", dtype=torch.bfloat16) for _ in "kv"]
+        self.cache = [
+            torch.empty(count, page, kv_heads, dim, device="cuda", dtype=torch.bfloat16) for _ in "kv"
+        ]
         for cached, side in zip(self.cache, (self.k, self.v), strict=True):
             cached.zero_()
             for b in range(len(rows)):
@@ -88,7 +92,9 @@ class Cache:
 
 
 def with_sdpa(cache: Cache, sequences: int, rows: int) -> Callable[[], Tensor]:
-    q, k, v = (x.unflatten(0, (sequences, -1)).transpose(1, 2).contiguous() for x in (cache.q, cache.k, cache.v))
+    q, k, v = (
+        x.unflatten(0, (sequences, -1)).transpose(1, 2).contiguous() for x in (cache.q, cache.k, cache.v)
+    )
     mask = causal_lower_right(rows, k.shape[2])
 
     def call() -> Tensor:
@@ -125,7 +131,9 @@ def main() -> int:
     parser.add_argument("--page-size", type=int, nargs="+", default=[1, 16, 64, 256])
     parser.add_argument("--heads", default="32/8", metavar="HEADS/KEY_HEADS")
     parser.add_argument("--head-dim", type=int, nargs="+", default=[128])
-    parser.add_argument("--decode", type=int, default=64, help="single rows of the mixed case, 4096 keys each")
+    parser.add_argument(
+        "--decode", type=int, default=64, help="single rows of the mixed case, 4096 keys each"
+    )
     parser.add_argument("--rounds", type=int, default=15)
     args = parser.parse_args()
     results = ResultsFile(args.output, machine())
@@ -178,10 +186,19 @@ def mixed(
         return out
 
     torch.testing.assert_close(together.ours(), together.varlen(), rtol=2e-2, atol=1e-2)
-    timings = compare({"mixed": together.ours, "prompt": long.ours, "steps": steps}, rounds=rounds, warmup_s=0.01)
+    timings = compare(
+        {"mixed": together.ours, "prompt": long.ours, "steps": steps}, rounds=rounds, warmup_s=0.01
+    )
     apart = timings["prompt"].median_ns + timings["steps"].median_ns
     share = 4 * decode * kept * kv_heads * dim / (timings["steps"].median_ns * 1e-9) / copies
-    case = {"rows": rows, "keys": keys, "decode": decode, "decode_keys": kept, "page_size": page, "head_dim": dim}
+    case = {
+        "rows": rows,
+        "keys": keys,
+        "decode": decode,
+        "decode_keys": kept,
+        "page_size": page,
+        "head_dim": dim,
+    }
     case |= {"heads": heads, "kv_heads": kv_heads}
     for name, timing in timings.items():
         results.add_timing(BENCHMARK, case | {"part": name}, "ours", timing)

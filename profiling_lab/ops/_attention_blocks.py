@@ -76,7 +76,10 @@ def _check(q: Tensor, k: Tensor, v: Tensor, tables: BlockMaskTables, sink: Tenso
             f"{SLUG}: block_mask is for {tables.rows} rows and {tables.keys} keys, but q has {q.shape[1]} rows and "
             f"k {k.shape[1]} keys"
         )
-    for n, here, what in ((tables.parts.shape[0], q.shape[0], "batch"), (tables.parts.shape[1], q.shape[2], "heads")):
+    for n, here, what in (
+        (tables.parts.shape[0], q.shape[0], "batch"),
+        (tables.parts.shape[1], q.shape[2], "heads"),
+    ):
         if n not in (1, here):
             raise ValueError(f"{SLUG}: block_mask has {what} {n}, expected 1 or {here}")
     if tables.parts.device != q.device:
@@ -149,7 +152,9 @@ class _Tiles:
         return x.transpose(1, 2).to(like.dtype).contiguous()
 
     def keys_of(self, blocks: Tensor, like: Tensor) -> Tensor:
-        x = blocks.reshape(self.batch, self.heads // self.group, self.blocks * KEYS, blocks.shape[-1])[:, :, : self.keys]
+        x = blocks.reshape(self.batch, self.heads // self.group, self.blocks * KEYS, blocks.shape[-1])[
+            :, :, : self.keys
+        ]
         return x.transpose(1, 2).to(like.dtype).contiguous()
 
     def some(self) -> Any:
@@ -166,7 +171,9 @@ class _Tiles:
             parts = torch.where(counted[..., None], entries[..., 1:3], NONE)
             words = self.bits[parts.clamp(min=0).long()]  # (n, most, 2, 64, 4)
             bit = (words[..., None] >> torch.arange(32, device=tile.device)) & 1
-            seen = torch.where(parts[..., None, None] >= 0, bit.flatten(-2) != 0, parts[..., None, None] == ALL)
+            seen = torch.where(
+                parts[..., None, None] >= 0, bit.flatten(-2) != 0, parts[..., None, None] == ALL
+            )
             seen = seen.flatten(2, 3).transpose(1, 2).flatten(2)
             block = torch.where(counted, entries[..., 0], 0).long()
             kv_head = batch * (self.heads // self.group) + head // self.group

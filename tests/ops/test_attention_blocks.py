@@ -97,7 +97,9 @@ def exact(tensors: list[Any], seen: Any, sink: Any, softcap: float, dout: Any, d
 @pytest.mark.parametrize("with_sink", [False, True], ids=["plain", "sink-and-softcap"])
 def test_values_and_gradients(device: str, case: tuple[Any, ...], with_sink: bool) -> None:
     tensors, mask, seen = inputs(device, case)
-    softcap, sink = (4.0, torch.linspace(-1, 2, tensors[0].shape[2], device=device)) if with_sink else (0.0, None)
+    softcap, sink = (
+        (4.0, torch.linspace(-1, 2, tensors[0].shape[2], device=device)) if with_sink else (0.0, None)
+    )
     if sink is not None:
         sink = sink.to(torch.float64 if device == "cpu" else torch.float32).requires_grad_()
     out, lse = flash_attention_with_block_mask(*tensors, mask, sink=sink, softcap=softcap, return_lse=True)
@@ -131,7 +133,9 @@ def test_lists_count_whatever_mask_mod_says(device: str) -> None:
     dtype = torch.float64 if device == "cpu" else torch.bfloat16
     q, k, v = (torch.randn(1, 384, 2, 64, device=device, dtype=dtype) for _ in "qkv")
     out, lse = flash_attention_with_block_mask(q, k, v, mask, return_lse=True)
-    expected, expected_lse = _attention(q.double(), k.double(), v.double(), None, seen[None, None], 0.125, 0.0)
+    expected, expected_lse = _attention(
+        q.double(), k.double(), v.double(), None, seen[None, None], 0.125, 0.0
+    )
     near = {"rtol": 1e-8, "atol": 1e-8} if device == "cpu" else {"rtol": 2e-2, "atol": 1e-2}
     torch.testing.assert_close(out.double(), expected, **near)
     torch.testing.assert_close(lse.double(), expected_lse, rtol=1e-4, atol=1e-4)
@@ -220,7 +224,9 @@ def test_second_derivatives() -> None:
         total: tuple[Any, ...] = torch.autograd.grad(sum((g**2).sum() for g in grads), own)
         return total
 
-    ours = penalty(lambda *x: flash_attention_with_block_mask(*x, mask, softcap=3.0, return_lse=True), tensors)
+    ours = penalty(
+        lambda *x: flash_attention_with_block_mask(*x, mask, softcap=3.0, return_lse=True), tensors
+    )
     exactly = penalty(lambda *x: _attention(*x, None, seen, 8**-0.5, 3.0), tensors)
     for one, expected in zip(ours, exactly, strict=True):
         torch.testing.assert_close(one, expected)
@@ -243,7 +249,11 @@ def test_no_slower_than_the_blocks_that_are_left(dim: int) -> None:
     rows = 8192
     q, k, v = (torch.randn(1, rows, 16, dim, device="cuda", dtype=torch.bfloat16) for _ in "qkv")
     few = prepare_block_mask(create_block_mask(window, None, None, rows, rows, device="cuda"))
-    every = prepare_block_mask(create_block_mask(lambda b, h, i, j: j >= 0, None, None, rows, rows, device="cuda"))
+    every = prepare_block_mask(
+        create_block_mask(lambda b, h, i, j: j >= 0, None, None, rows, rows, device="cuda")
+    )
     calls = {"few": few, "every": every}
-    timings = compare({name: lambda m=m: flash_attention_with_block_mask(q, k, v, m) for name, m in calls.items()})
+    timings = compare(
+        {name: lambda m=m: flash_attention_with_block_mask(q, k, v, m) for name, m in calls.items()}
+    )
     assert timings["few"].median_ns < 0.3 * timings["every"].median_ns

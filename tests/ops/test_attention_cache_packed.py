@@ -140,7 +140,9 @@ def test_rows_beyond_the_room_are_not_kept(device: str) -> None:
     case.lengths.copy_(torch.tensor([1000, -5]))
     out, _ = case.run()
     assert bool(torch.isfinite(out).all())
-    assert torch.equal(case.cache[0][0, -1], case.new[0][0]) and torch.equal(case.cache[0][1, :2], case.new[0][1:3])
+    assert torch.equal(case.cache[0][0, -1], case.new[0][0]) and torch.equal(
+        case.cache[0][1, :2], case.new[0][1:3]
+    )
     assert bool((case.cache[0][0, :-1] == 0.5).all()) and bool((case.cache[0][1, 2:] == 0.5).all())
 
 
@@ -188,14 +190,32 @@ def test_compiled_in_one_graph(device: str) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"q": (2, 1, 4, 16)}, r"q has shape \[2, 1, 4, 16\], expected \(rows, heads, head_dim\) with cu_seqlens_q"),
-        ({"offsets": torch.zeros(3)}, r"cu_seqlens_q is float32 of shape \[3\], expected int32 of shape \(batch"),
-        ({"lengths": torch.zeros(3).int()}, r"cache_seqlens is int32 of shape \[3\], expected int32 of shape \(2\)"),
-        ({"k": (4, 2, 16), "v": (4, 2, 16)}, r"k has shape \[4, 2, 16\] and v \[4, 2, 16\], expected \(5, 2, 16\)"),
+        (
+            {"q": (2, 1, 4, 16)},
+            r"q has shape \[2, 1, 4, 16\], expected \(rows, heads, head_dim\) with cu_seqlens_q",
+        ),
+        (
+            {"offsets": torch.zeros(3)},
+            r"cu_seqlens_q is float32 of shape \[3\], expected int32 of shape \(batch",
+        ),
+        (
+            {"lengths": torch.zeros(3).int()},
+            r"cache_seqlens is int32 of shape \[3\], expected int32 of shape \(2\)",
+        ),
+        (
+            {"k": (4, 2, 16), "v": (4, 2, 16)},
+            r"k has shape \[4, 2, 16\] and v \[4, 2, 16\], expected \(5, 2, 16\)",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence(change: dict[str, Any], sentence: str) -> None:
-    shapes = {"q": (5, 4, 16), "k": (5, 2, 16), "v": (5, 2, 16), "k_cache": (2, 9, 2, 16), "v_cache": (2, 9, 2, 16)}
+    shapes = {
+        "q": (5, 4, 16),
+        "k": (5, 2, 16),
+        "v": (5, 2, 16),
+        "k_cache": (2, 9, 2, 16),
+        "v_cache": (2, 9, 2, 16),
+    }
     tensors = {name: torch.zeros(change.get(name, shape)) for name, shape in shapes.items()}
     with pytest.raises(ValueError, match=f"^flash_attention_with_cache: {sentence}"):
         flash_attention_with_cache(

@@ -75,7 +75,7 @@ void run_forward(const FwdParams& params, int blocks) {
                            key_rows);
   };
   const FwdMaps maps{of_queries(params.q, Config::kTileQ), of_keys(params.k), of_keys(params.v),
-                     of_queries(params.out, 64), key_rows};
+                     of_queries(params.out, 64), key_rows, key_rows < 16};
   ptx::mbarriers.clear();
   std::fill(ptx::cluster_memory.begin(), ptx::cluster_memory.end(), 0xff);
   on_cpu::launch(blocks, Config::kThreads, [&] { attention_fwd_sm90_kernel<Config>(params, grid, maps); });

@@ -45,7 +45,8 @@ struct FwdConfig {
 
 struct FwdMaps {
   CUtensorMap q, k, v, o;
-  int key_rows;  // of a box of k and v: kTileKv, or the part of it that lies in one page of a cache
+  int key_rows;      // of a box of k and v: kTileKv, or the part of it that lies in one page of a cache
+  bool copies_rows;  // boxes are too small for TMA (cache/load.cuh)
 };
 
 // Shared memory: the rings, then their barriers, then a note of the work that comes with each Q.

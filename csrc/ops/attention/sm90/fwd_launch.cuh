@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdlib>
 #include <numeric>
 
 #include "ops/attention/plan.cuh"
@@ -19,6 +20,11 @@ inline bool counts_tiles(const Problem& p) {
 // Of the mean sequence, with cu_seqlens.
 inline int64_t keys_per_sequence(const Problem& p) { return p.k_len / (p.cu_seqlens_k ? p.batch : 1); }
 
+inline int least_box() {
+  const char* const given = std::getenv("PLAB_LEAST_BOX");  // removed after the measurement
+  return given != nullptr ? std::atoi(given) : 16;
+}
+
 template <class Config>
 void launch_fwd(const KernelLaunch<FwdParams>& how, const FwdParams& params, cudaStream_t stream) {
   const Problem& p = params.problem;
@@ -34,7 +40,8 @@ void launch_fwd(const KernelLaunch<FwdParams>& how, const FwdParams& params, cud
     return make_tensor_map(view, p.element, dim, keys, p.kv_heads, batch_of_keys, key_rows);
   };
   const FwdMaps maps{map_queries(params.q, p.head_dim, Config::kTileQ), map_keys(params.k, p.head_dim),
-                     map_keys(params.v, p.head_dim_v), map_queries(params.out, p.head_dim_v, 64), key_rows};
+                     map_keys(params.v, p.head_dim_v), map_queries(params.out, p.head_dim_v, 64), key_rows,
+                     key_rows < least_box()};
   // The kernel before this one clears the counter or appends to the cache (plan_tails), and only producers wait for it.
   const auto launch = params.tile_counter != nullptr || Config::kCached
                           ? &launch_early<FwdParams, FwdParams, TileGrid, FwdMaps>

@@ -6,12 +6,11 @@
 
 // The producer warps of the forward where keys are in a cache: one finds tiles and loads Q, one loads K, one V. TMA
 // loads a key tile in boxes that lie in one page each, a lane a box: the whole tile where there are no pages. Boxes of
-// fewer than kLeastBox rows take TMA longer than the rest of a tile; then the rows are copied one by one with
-// cp.async, into the same swizzled places. Under a block mask keys come without pages.
+// few rows take TMA longer than the rest of a tile; then the rows are copied one by one with cp.async, into the same
+// swizzled places. Under a block mask keys come without pages.
 namespace plab::ops::attention::sm90 {
 
 constexpr int kPaceBarrier = 8;  // a named barrier
-constexpr int kLeastBox = 16;
 
 // Announces the unit's tiles. The warp that loads K says when the next one is wanted: a tile that is taken earlier
 // could be started by an idle block.
@@ -98,7 +97,7 @@ __device__ __forceinline__ void load_side(const FwdParams& p, const FwdMaps& map
                      empty = (kValues ? memory.v_empty : memory.k_empty) + 8 * ring.stage;
       // Pages are looked up before the buffer is free.
       const int key = is_masked ? key_of_step<Config>(p.mask, work.k_row, n) : n * kN;
-      if (box < kLeastBox) {
+      if (maps.copies_rows) {
         const RowPages<kN> pages(cache, sequence, key, work.k_len);
         ptx::mbarrier_wait(empty, ring.parity ^ 1);
         copy_rows<kN, kColumns>(tile, kValues ? p.v : p.k, cache, pages, key, work.k_len, kv_head,
