@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention under FlexAttention's block masks: ours, FlexAttention, and the same masks as options where there are any.
+"""Attention under FlexAttention's block masks: ours, FlexAttention, and the same masks as options.
 
     python benchmarks/attention_block_mask.py -o benchmarks/results/attention_block_mask.jsonl
     python benchmarks/attention_block_mask.py --head-dim 64 128 256 --without-flex
 
-Forward of 2 x 8192 rows, heads x head_dim = 2048, bfloat16. Masks: causal; documents of 1900 rows, causal; prefix,
-which all rows see, then causal; holes, which no option can say. Providers:
+Forward of 2 x 8192 rows, heads x head_dim = 2048, bfloat16. Masks: causal; documents of 1900 rows, causal;
+prefix, which all rows see, then causal; holes, which no option can say. Providers:
   ours     flash_attention_with_block_mask with prepare_block_mask done before
-  option   flash_attention with causal=True, or with the documents as variable lengths
+  option   flash_attention with causal=True, or with documents as variable lengths, where that is the same
   flex     torch.compile(flex_attention), which compiles for each mask
 
-Times are of the GPU with a cold L2 cache, all providers in turns; `rate` counts the pairs that are seen. `prepare` is
-the wall clock of prepare_block_mask.
+Times are of the GPU with a cold L2 cache, all providers in turns; `rate` counts the pairs that are seen.
+`prepare` is the wall clock of prepare_block_mask.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ def main() -> int:
             tables = prepare_block_mask(mask)
             torch.cuda.synchronize()
             results.add(BENCHMARK, case, "ours", "prepare", time.perf_counter() - start, "s")
-            calls = {"ours": lambda t=tables: flash_attention_with_block_mask(q, k, v, t)}
+            calls = {"ours": partial(flash_attention_with_block_mask, q, k, v, tables)}
             if option := as_option(mask_mod, q, k, v):
                 calls["option"] = option
             if not args.without_flex:

@@ -4,13 +4,15 @@
     python benchmarks/attention_prefill.py -o benchmarks/results/attention_prefill.jsonl
     python benchmarks/attention_prefill.py --rows 2048 --keys 32768 --page-size 1 16 --rounds 30
 
-Each of --sequences has --keys keys in a cache of pages and brings --rows more, which the call appends. Providers:
+Each of --sequences has --keys keys in a cache of pages and brings --rows more, which the call appends.
+Providers:
   ours        flash_attention_with_cache with cu_seqlens_q
-  varlen      flash_attention of the same rows to keys that lie one behind the other: what pages cost, at best 1
+  varlen      flash_attention of the same rows to keys that lie one behind the other: what pages cost
   sdpa-flash  the same as one batch, causal from the last key, without pages (all sequences are alike here)
 
 The mixed case is one such part and --decode sequences of one row each: one call, next to the sum of two calls
-(`apart`). Times are of the GPU with a cold L2 cache, all providers in turns; `rate` counts the pairs that are seen.
+(`apart`). Times are of the GPU with a cold L2 cache, all providers in turns; `rate` counts the pairs that are
+seen.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ Calls = dict[str, Callable[[], Any]]
 
 
 class Cache:
-    """Sequences with `keys` keys each, in pages in a random order, and their new rows, one behind the other."""
+    """Sequences with `keys` keys each, in pages in a random order, and their new rows."""
 
     def __init__(
         self, rows: list[int], keys: list[int], heads: int, kv_heads: int, dim: int, page: int

@@ -303,9 +303,9 @@ class Unit:
 
 
 class CachedUnit(Unit):
-    """A unit whose keys are in a cache (cache/load.cuh): one warp announces tiles, one loads K, one loads V. These
-    two read the description that comes with Q, and need not give it back: no consumer does so before it has seen
-    the keys that they load.
+    """A unit whose keys are in a cache (cache/load.cuh): one warp announces tiles, one loads K, one loads
+    V. These two read the description that comes with Q, and need not give it back: no consumer does so
+    before it has seen the keys that they load.
     """
 
     def __init__(self, config: Config, tiles: list[Tile], seed: int) -> None:

@@ -31,17 +31,19 @@ def flash_attention_with_block_mask(
 ) -> Any:
     """Return flash_attention of q, k and v where row i sees key j if, and only if, the block mask says so.
 
-    block_mask is FlexAttention's BlockMask, made for these numbers of rows and keys. Its lists of blocks are read as
-    they are; its mask_mod is evaluated on the blocks that are seen in part, in each call, and nothing is remembered.
-    prepare_block_mask does that once for many calls: pass what it returns. It has one mask or one for each
-    batch and for each head.
+    block_mask is FlexAttention's BlockMask, made for these numbers of rows and keys. Its lists of blocks
+    are read as they are; its mask_mod is evaluated on the blocks that are seen in part, in each call, and
+    nothing is remembered. prepare_block_mask does that once for many calls: pass what it returns. It has
+    one mask or one for each batch and for each head.
 
-    q, (batch, rows, heads, head_dim), k, v, scale, softcap, sink and return_lse are those of flash_attention, dtypes
-    and head dims too. A row that sees nothing gives out 0, lse -inf (or the sink) and gradients 0.
+    q, (batch, rows, heads, head_dim), k, v, scale, softcap, sink and return_lse are those of
+    flash_attention, dtypes and head dims too. A row that sees nothing gives out 0, lse -inf (or the sink)
+    and gradients 0.
 
-    The forward is a kernel on compute capability 9.0, whose time follows the blocks that are listed. The backward,
-    and everything elsewhere, is plain torch over these blocks alone, a number of tiles at a time: about 200 MB
-    besides results and gradients; derivatives beyond the first keep what that computes. Under autocast q, k and v are cast. Raises ValueError for what does not fit together.
+    The forward is a kernel on compute capability 9.0, whose time follows the blocks that are listed. The
+    backward, and everything elsewhere, is plain torch over these blocks alone, a number of tiles at a time:
+    about 200 MB besides results and gradients; derivatives beyond the first keep what that computes. Under
+    autocast q, k and v are cast. Raises ValueError for what does not fit together.
     """
     tables = block_mask if isinstance(block_mask, BlockMaskTables) else prepare_block_mask(block_mask)
     if torch.is_autocast_enabled(q.device.type):
@@ -66,15 +68,15 @@ def _check(q: Tensor, k: Tensor, v: Tensor, tables: BlockMaskTables, sink: Tenso
             raise ValueError(f"{SLUG}: {name} has shape {list(x.shape)}, expected four dimensions")
     if k.shape[:3] != v.shape[:3] or k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
         raise ValueError(
-            f"{SLUG}: k has shape {list(k.shape)} and v {list(v.shape)}, expected ({q.shape[0]}, keys, kv_heads, "
-            f"head_dim) for both, for k with head_dim {q.shape[3]}"
+            f"{SLUG}: k has shape {list(k.shape)} and v {list(v.shape)}, expected ({q.shape[0]}, keys, "
+            f"kv_heads, head_dim) for both, for k with head_dim {q.shape[3]}"
         )
     if not k.shape[2] or q.shape[2] % k.shape[2]:
         raise ValueError(f"{SLUG}: q has {q.shape[2]} heads, not a multiple of the {k.shape[2]} heads of k")
     if (tables.rows, tables.keys) != (q.shape[1], k.shape[1]):
         raise ValueError(
-            f"{SLUG}: block_mask is for {tables.rows} rows and {tables.keys} keys, but q has {q.shape[1]} rows and "
-            f"k {k.shape[1]} keys"
+            f"{SLUG}: block_mask is for {tables.rows} rows and {tables.keys} keys, but q has {q.shape[1]} "
+            f"rows and k {k.shape[1]} keys"
         )
     for n, here, what in (
         (tables.parts.shape[0], q.shape[0], "batch"),
@@ -92,7 +94,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, tables: BlockMaskTables, sink: Tenso
         raise ValueError(f"{SLUG}: softcap is {cap:g}, expected 0 (off) or a positive number")
 
 
-class _Attention(torch.autograd.Function):
+class _Attention(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
     @staticmethod
     def forward(
         ctx: Any,
@@ -158,7 +160,7 @@ class _Tiles:
         return x.transpose(1, 2).to(like.dtype).contiguous()
 
     def some(self) -> Any:
-        """Numbers of tiles, of the blocks of keys that they see, and which pairs: (n), (n, m), (n, 128, 128 m)."""
+        """Numbers of tiles, (n), of the blocks that they see, (n, m), and the pairs, (n, 128, 128 m)."""
         most = self.lists.shape[3]
         for tile in torch.arange(self.batch * self.heads * self.tiles, device=self.lists.device).split(
             max(_PAIRS_AT_ONCE // (most * _TILE * KEYS), 1)

@@ -60,10 +60,10 @@ def flash_attention_with_cache(
     sees its last key. No gradients. dtypes and head dims are those of flash_attention, too.
 
     On compute capability 9.0 sequences of up to 16 rows take the decode kernel, which shares the keys of a
-    sequence out among several blocks; longer ones take the kernels of flash_attention. With cu_seqlens_q both are
-    launched, unless there are no more than 16 rows in all: where every sequence has one row, pass q as (batch,
-    1, heads, head_dim). Elsewhere, and on the CPU, plain torch with memory for all scores, which reads
-    cu_seqlens_q. Raises ValueError for what does not fit together.
+    sequence out among several blocks; longer ones take the kernels of flash_attention. With cu_seqlens_q
+    both are launched, unless there are no more than 16 rows in all: where every sequence has one row, pass
+    q as (batch, 1, heads, head_dim). Elsewhere, and on the CPU, plain torch with memory for all scores,
+    which reads cu_seqlens_q. Raises ValueError for what does not fit together.
     """
     if torch.is_grad_enabled():
         _check_gradients(q, k_cache, v_cache, k, v)
@@ -241,7 +241,7 @@ def _owners(cu: Tensor, rows: int) -> tuple[Tensor, Tensor]:
 def _append(
     caches: tuple[Tensor, ...], new: tuple[Tensor, ...], of: Tensor, key: Tensor, table: Tensor, owned: Tensor
 ) -> None:
-    """Writes each row of `new` to key `key` of sequence `of`, if a sequence owns the row and has room for it."""
+    """Writes each row of `new` to key `key` of sequence `of`, if that owns the row and has room for it."""
     if not new[0].shape[0]:
         return
     page = caches[0].shape[1]
@@ -268,7 +268,7 @@ def _attend(
     right: int,
     softcap: float,
 ) -> tuple[Tensor, Tensor]:
-    """q, (batch, rows, heads, head_dim), of which `rows` count, to the first `total` keys of each sequence."""
+    """q, (batch, rows, heads, head_dim), of which `rows` count, to the first `total` keys of a sequence."""
     wide, device, group = sums_of(q.dtype), q.device, q.shape[2] // k_cache.shape[2]
     total, rows = total[:, None, None], rows[:, None, None]
     i = torch.arange(q.shape[1], device=device)[None, :, None] + total - rows

@@ -42,10 +42,10 @@ class BlockMaskTables:
 def prepare_block_mask(block_mask: Any) -> BlockMaskTables:
     """Evaluate the mask_mod of a FlexAttention BlockMask on the blocks that are seen in part, once.
 
-    For masks that serve many calls. Blocks that the BlockMask does not list are seen by nobody, and those that it
-    lists as full are seen whole, whatever mask_mod says; that is FlexAttention's meaning, too. Any BLOCK_SIZE.
-    What the mask_mod reads is read now: after a change of it, prepare again. The host waits for the GPU.
-    Raises ValueError for what is no BlockMask.
+    For masks that serve many calls. Blocks that the BlockMask does not list are seen by nobody, and those
+    that it lists as full are seen whole, whatever mask_mod says; that is FlexAttention's meaning, too. Any
+    BLOCK_SIZE. What the mask_mod reads is read now: after a change of it, prepare again. The host waits for
+    the GPU. Raises ValueError for what is no BlockMask.
     """
     names = ("kv_num_blocks", "kv_indices", "mask_mod", "BLOCK_SIZE", "seq_lengths")
     if any(not hasattr(block_mask, name) for name in names):
@@ -63,11 +63,15 @@ def prepare_block_mask(block_mask: Any) -> BlockMaskTables:
     if keys % KEYS:  # the last block is seen in part: behind the last key there is nothing to see
         inside[-1] = False
     parts = torch.where(most == 0, NONE, torch.where((least == 2) & inside, ALL, 0)).int()
-    bits, seen_by = [], parts == 0
-    for some in seen_by.nonzero().split(_AT_ONCE):
+    bits: list[Tensor] = []
+    count = 0
+    for some in (parts == 0).nonzero().split(_AT_ONCE):
+        if not len(some):
+            continue
         batch, head, row, key = some.unbind(1)
         mask = _seen(block_mask.mask_mod, state, (high, wide), (rows, keys), some)
-        number = torch.arange(len(some), device=mask.device) + sum(len(one) for one in bits)
+        number = torch.arange(len(some), device=mask.device) + count
+        count += len(some)
         no_row = (torch.arange(ROWS, device=mask.device) + ROWS * row[:, None]) >= rows
         whole = (mask | no_row[:, :, None]).flatten(1).all(1)
         kind = torch.where(whole, ALL, torch.where(mask.flatten(1).any(1), number, NONE))

@@ -203,6 +203,16 @@ def test_empty_axes() -> None:
     assert q.grad.shape == q.shape
 
 
+def test_masks_without_blocks_that_are_seen_in_part() -> None:
+    q = torch.randn(1, 256, 1, 8, dtype=torch.float64)
+    for mod, expected in ((lambda b, h, i, j: j >= 0, True), (lambda b, h, i, j: j < 0, False)):
+        mask = create_block_mask(mod, None, None, 256, 256, device="cpu")
+        out, lse = flash_attention_with_block_mask(q, q, q, mask, return_lse=True)
+        exactly, exact_lse = _attention(q, q, q, None, torch.full((256, 256), expected), 8**-0.5, 0.0)
+        torch.testing.assert_close(out, exactly)
+        torch.testing.assert_close(lse, exact_lse)
+
+
 @pytest.mark.parametrize("device", [CPU, CUDA])
 def test_autocast(device: str) -> None:
     q = torch.randn(1, 128, 1, 8, device=device, requires_grad=True)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -20,8 +21,9 @@ OPTIONS = [
     pytest.param({"window": (70, 0)}, id="window"),
     pytest.param({"softcap": 5.0, "scale": -0.3}, id="softcap"),
 ]
-# lengths before the call, rows of each sequence, page size (0: no pages), heads, kv_heads, head_dim. From 17 rows
-# on a sequence takes the kernels of flash_attention; pages of 128 are whole tiles of theirs (64 at head_dim 256).
+# lengths before the call, rows of each sequence, page size (0: no pages), heads, kv_heads, head_dim. From
+# 17 rows on a sequence takes the kernels of flash_attention; pages of 128 are whole tiles of theirs (64 at
+# head_dim 256).
 SHAPES = [
     pytest.param(((0, 40, 500, 7), (30, 1, 200, 16), 16, 4, 2, 64), id="mixed-pages-of-16"),
     pytest.param(((3, 300, 129, 0), (129, 17, 1, 1), 1, 8, 2, 128), id="mixed-pages-of-one-key"),
@@ -100,7 +102,7 @@ def test_each_sequence_is_attended_alone(
     sink = torch.linspace(-2, 3, case.q.shape[1], device=device) if adds else None
     out, lse = case.run(sink=sink, **options)
     cu = case.offsets.tolist()
-    for b, (first, last) in enumerate(zip(cu, cu[1:], strict=False)):
+    for b, (first, last) in enumerate(pairwise(cu)):
         k, v = (side[b][None].double().cpu() for side in case.keys)
         exact, exact_lse = flash_attention(
             case.q[None, first:last].double().cpu(), k, v, sink=None if sink is None else sink.cpu(),
@@ -123,8 +125,8 @@ def test_long_rows_without_offsets(device: str, page: int) -> None:
     packed, plain = (Case(device, torch.float64 if device == "cpu" else torch.bfloat16, shape) for _ in "ab")
     expected, expected_lse = packed.run()
     out, lse = flash_attention_with_cache(
-        plain.q[:300].unflatten(0, (3, 100)), *plain.cache, *(x[:300].unflatten(0, (3, 100)) for x in plain.new),
-        cache_seqlens=plain.lengths, block_table=plain.table, return_lse=True,
+        plain.q[:300].unflatten(0, (3, 100)), *plain.cache, *(x[:300].unflatten(0, (3, 100)) for x in
+        plain.new), cache_seqlens=plain.lengths, block_table=plain.table, return_lse=True,
     )  # fmt: skip
     torch.testing.assert_close(out.flatten(0, 1), expected[:300], **near(device))
     torch.testing.assert_close(lse.transpose(0, 1).flatten(1), expected_lse[:, :300])

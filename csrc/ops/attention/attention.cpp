@@ -288,8 +288,8 @@ void check_int32(const Tensor& q, const char* name, const Tensor& tensor, int64_
              torch_abi::name(tensor.dtype()), ", expected int32");
   PLAB_CHECK(tensor.device() == q.device(), kCacheOp, ": ", name, " is on ", torch_abi::name(tensor.device()),
              " but q is on ", torch_abi::name(q.device()));
-  PLAB_CHECK(tensor.dim() == dims && tensor.size(0) == batch && tensor.is_contiguous(), kCacheOp, ": ",
-             name, " has shape ", torch_abi::text(tensor.sizes()), ", expected a contiguous ",
+  PLAB_CHECK(tensor.dim() == dims && tensor.size(0) == batch && tensor.is_contiguous(), kCacheOp, ": ", name,
+             " has shape ", torch_abi::text(tensor.sizes()), ", expected a contiguous ",
              dims == 1 ? "(batch)" : "(batch, pages)", " with batch ", batch);
 }
 
@@ -317,7 +317,8 @@ std::tuple<Tensor, Tensor> forward_with_cache(const Tensor& q, const Tensor& k_c
   PLAB_CHECK(pages || k_cache.size(0) == p.batch, kCacheOp, ": k_cache has batch ", k_cache.size(0),
              " but q has ", p.batch);
   constexpr int64_t kMostKeys = int64_t{1} << 30;
-  PLAB_CHECK(rows * many < kMostKeys, kCacheOp, ": room for ", rows * many, " keys, expected fewer than 2^30");
+  PLAB_CHECK(rows * many < kMostKeys, kCacheOp, ": room for ", rows * many,
+             " keys, expected fewer than 2^30");
   PLAB_CHECK(k_cache.size(0) < int64_t{1} << 31, kCacheOp, ": ", k_cache.size(0),
              " pages, expected fewer than 2^31");
   PLAB_CHECK(k.has_value() == v.has_value(), kCacheOp, ": k and v are given together or not at all");
@@ -410,12 +411,9 @@ std::tuple<Tensor, Tensor> forward_with_mask(const Tensor& q, const Tensor& k, c
   params.cache.page_count = p.batch;
   params.cache.page_size = params.cache.capacity = static_cast<int>(p.k_len);
   const auto stride = [](int64_t given, int64_t step) { return given == 1 ? 0 : static_cast<int>(step); };
-  params.mask = {counts.data<int32_t>(),
-                 blocks.data<attention::BlockMask::Block>(),
-                 bits.data<uint32_t>(),
-                 stride(counts.size(0), counts.size(1) * tiles),
-                 stride(counts.size(1), tiles),
-                 static_cast<int>(blocks.size(3))};
+  params.mask = {counts.data<int32_t>(),        blocks.data<attention::BlockMask::Block>(),
+                 bits.data<uint32_t>(),         stride(counts.size(0), counts.size(1) * tiles),
+                 stride(counts.size(1), tiles), static_cast<int>(blocks.size(3))};
   const CudaScope scope(q);
   run_fwd(attention::plan_fwd_with_mask(params), params, q.device(), scope.stream());
 #endif
@@ -437,10 +435,12 @@ std::span<const OpDef> attention_ops() {
        "bool deterministic) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dsink)",
        &Box<&backward>::call},
       {"cached_attention(Tensor q, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor cache_seqlens, "
-       "Tensor? block_table, Tensor? k, Tensor? v, Tensor? cu_seqlens_q, Tensor? sink, float scale, int window_left, "
+       "Tensor? block_table, Tensor? k, Tensor? v, Tensor? cu_seqlens_q, Tensor? sink, float scale, int "
+       "window_left, "
        "int window_right, float softcap) -> (Tensor out, Tensor lse)",
        &Box<&forward_with_cache>::call},
-      {"attention_fwd_blocks(Tensor q, Tensor k, Tensor v, Tensor? sink, Tensor counts, Tensor blocks, Tensor bits, "
+      {"attention_fwd_blocks(Tensor q, Tensor k, Tensor v, Tensor? sink, Tensor counts, Tensor blocks, "
+       "Tensor bits, "
        "float scale, float softcap) -> (Tensor out, Tensor lse)",
        &Box<&forward_with_mask>::call},
   };

@@ -77,7 +77,8 @@ FwdPlan plan_fwd_with_mask(const FwdParams& params) {
     return plan;
   }
 #endif
-  cuda::fail("flash_attention's kernel for block masks needs a GPU of compute capability 9.0, and a build for it");
+  cuda::fail(
+      "flash_attention's kernel for block masks needs a GPU of compute capability 9.0, and a build for it");
 }
 
 BwdPlan plan_bwd(const BwdParams& params) {

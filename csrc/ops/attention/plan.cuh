@@ -24,7 +24,8 @@ void launch_kernel(void (*kernel)(Args...), const KernelLaunch<Params>& how, cud
 template <class Params, class... Args>
 void launch_early(void (*kernel)(Args...), const KernelLaunch<Params>& how, cudaStream_t stream,
                   const std::type_identity_t<Args>&... args) {
-  PLAB_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, how.shared_bytes));
+  PLAB_CUDA_CHECK(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, how.shared_bytes));
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;

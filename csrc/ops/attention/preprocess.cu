@@ -96,7 +96,8 @@ __device__ void clear_results(const FwdParams& p) {
 
 // What the forward finds done: rows that no sequence owns, new keys in the cache, the tile counter.
 __global__ void __launch_bounds__(kThreads) fwd_prepare_kernel(const __grid_constant__ FwdParams p) {
-  ptx::launch_dependents();  // the forward waits for the end of this kernel where it counts or reads the cache
+  ptx::
+      launch_dependents();  // the forward waits for the end of this kernel where it counts or reads the cache
   if (p.problem.cu_seqlens_q != nullptr) clear_results(p);
   if (p.cache.new_k.data != nullptr)
     append_keys(p, int64_t{blockIdx.x} * kThreads + threadIdx.x, int64_t{gridDim.x} * kThreads);
@@ -156,10 +157,12 @@ BwdPlan plan_row_statistics(const BwdParams& params) {
 FwdPlan plan_tails(const FwdParams& params) {
   const Problem& p = params.problem;
   FwdPlan plan;
-  if (p.cu_seqlens_q == nullptr && params.cache.lengths == nullptr && params.mask.counts == nullptr) return plan;
+  if (p.cu_seqlens_q == nullptr && params.cache.lengths == nullptr && params.mask.counts == nullptr)
+    return plan;
   plan.workspace.tile_counter = p.cu_seqlens_q != nullptr;
   const int64_t pieces = added_rows(params) * p.kv_heads * (p.head_dim / 8);
-  const int64_t blocks = cuda::smaller<int64_t>(cuda::ceil_div<int64_t>(pieces, kThreads), 16 * cuda::sm_count());
+  const int64_t blocks =
+      cuda::smaller<int64_t>(cuda::ceil_div<int64_t>(pieces, kThreads), 16 * cuda::sm_count());
   plan.add({launch_fwd_tail, cuda::larger<int64_t>(blocks, kTailBlocks), kThreads, 0});
   return plan;
 }

@@ -69,13 +69,14 @@ void run_forward(const FwdParams& params, int blocks) {
   const auto of_queries = [&](const View& view, int box) {
     return make_tensor_map(view, p.element, p.head_dim, p.q_len, p.heads, batch, box);
   };
-  const int key_rows = params.cache.pages ? std::gcd(params.cache.page_size, Config::kTileKv) : Config::kTileKv;
+  const int key_rows =
+      params.cache.pages ? std::gcd(params.cache.page_size, Config::kTileKv) : Config::kTileKv;
   const auto of_keys = [&](const View& view) {
-    return make_tensor_map(view, p.element, p.head_dim, params.cache.page_size, p.kv_heads, params.cache.page_count,
-                           key_rows);
+    return make_tensor_map(view, p.element, p.head_dim, params.cache.page_size, p.kv_heads,
+                           params.cache.page_count, key_rows);
   };
   const FwdMaps maps{of_queries(params.q, Config::kTileQ), of_keys(params.k), of_keys(params.v),
-                     of_queries(params.out, 64), key_rows, key_rows < 16};
+                     of_queries(params.out, 64),           key_rows,          key_rows < 8};
   ptx::mbarriers.clear();
   std::fill(ptx::cluster_memory.begin(), ptx::cluster_memory.end(), 0xff);
   on_cpu::launch(blocks, Config::kThreads, [&] { attention_fwd_sm90_kernel<Config>(params, grid, maps); });
@@ -112,11 +113,14 @@ void run(const Case& c) {
     for (int j = 0; j < keys[b]; ++j)
       for (int h = 0; h < c.kv_heads; ++h)
         for (int d = 0; d < c.dim; ++d) {
-          truth_k.at(b, j, h, d) = Element(draw(generator)), truth_v.at(b, j, h, d) = Element(draw(generator));
+          truth_k.at(b, j, h, d) = Element(draw(generator)),
+                              truth_v.at(b, j, h, d) = Element(draw(generator));
           const bool kept = j < c.lengths[b];
           const int row = cu[b] + j - c.lengths[b];
-          (kept ? cached(cache_k, b, j)[h * cache_k.pitch + d] : new_k.at(0, row, h, d)) = truth_k.at(b, j, h, d);
-          (kept ? cached(cache_v, b, j)[h * cache_v.pitch + d] : new_v.at(0, row, h, d)) = truth_v.at(b, j, h, d);
+          (kept ? cached(cache_k, b, j)[h * cache_k.pitch + d] : new_k.at(0, row, h, d)) =
+              truth_k.at(b, j, h, d);
+          (kept ? cached(cache_v, b, j)[h * cache_v.pitch + d] : new_v.at(0, row, h, d)) =
+              truth_v.at(b, j, h, d);
         }
   std::vector<float> lse(size_t(c.heads) * all, kNaN), sink(c.heads);
   for (int h = 0; h < c.heads; ++h) sink[h] = h % 2 ? 2.f : -INFINITY;
@@ -216,6 +220,87 @@ void run(const Case& c) {
   std::fflush(stdout);
 }
 
+// Sequences one behind the other, with kernels that know no cache. The second one is NaN: whoever reads its keys shows
+// it.
+template <class Config>
+void run_packed(const char* name, std::vector<int> rows, int heads) {
+  using Element = typename Config::Element;
+  constexpr int kDim = Config::kHeadDim;
+  std::mt19937 generator(3);
+  std::normal_distribution<float> draw(0, 1);
+  std::vector<int32_t> cu{0};
+  for (const int one : rows) cu.push_back(cu.back() + one);
+  const int all = cu.back();
+  Rows<Element> q(1, all, heads, kDim), k = q, v = q, out = q;
+  for (Rows<Element>* one : {&q, &k, &v})
+    for (int r = 0; r < all; ++r)
+      for (int h = 0; h < heads; ++h)
+        for (int d = 0; d < kDim; ++d)
+          one->at(0, r, h, d) = r >= cu[1] && r < cu[2] ? Element(kNaN) : Element(draw(generator));
+  std::vector<float> lse(size_t(heads) * all, kNaN);
+  int32_t counter = 0;
+  FwdParams params{};
+  params.problem = {ElementType::kFloat16,
+                    int(rows.size()),
+                    heads,
+                    heads,
+                    kDim,
+                    kDim,
+                    all,
+                    all,
+                    cu.data(),
+                    cu.data(),
+                    -1,
+                    0,
+                    0.2,
+                    0,
+                    nullptr,
+                    true};
+  params.q = q.view(true), params.k = k.view(true), params.v = v.view(true), params.out = out.view(true);
+  params.lse = lse.data(), params.rows = {0, all}, params.tile_counter = &counter;
+  const auto map = [&](const View& view, int box) {
+    return make_tensor_map(view, ElementType::kFloat16, kDim, all, heads, 1, box);
+  };
+  const FwdMaps maps{map(params.q, Config::kTileQ),
+                     map(params.k, Config::kTileKv),
+                     map(params.v, Config::kTileKv),
+                     map(params.out, 64),
+                     Config::kTileKv,
+                     false};
+  const TileGrid grid = make_tile_grid(params.problem, true, Config::kTileQ, 1 << 20);
+  ptx::mbarriers.clear();
+  std::fill(ptx::cluster_memory.begin(), ptx::cluster_memory.end(), 0xff);
+  on_cpu::launch(2, Config::kThreads, [&] { attention_fwd_sm90_kernel<Config>(params, grid, maps); });
+  double error = 0, top = 0, lse_error = 0;
+  for (size_t b = 0; b < rows.size(); ++b) {
+    if (b == 1) continue;
+    for (int h = 0; h < heads; ++h)
+      for (int i = cu[b]; i < cu[b + 1]; ++i) {
+        std::vector<double> weights, exact(kDim);
+        double most = -INFINITY, sum = 0;
+        for (int j = cu[b]; j <= i; ++j) {
+          double score = 0;
+          for (int d = 0; d < kDim; ++d)
+            score += double(float(q.at(0, i, h, d))) * double(float(k.at(0, j, h, d)));
+          weights.push_back(score * 0.2), most = std::max(most, weights.back());
+        }
+        for (int j = cu[b]; j <= i; ++j) {
+          const double weight = std::exp(weights[j - cu[b]] - most);
+          sum += weight;
+          for (int d = 0; d < kDim; ++d) exact[d] += weight * double(float(v.at(0, j, h, d)));
+        }
+        lse_error = std::max(lse_error, std::abs(most + std::log(sum) - lse[size_t(h) * all + i]));
+        for (int d = 0; d < kDim; ++d) {
+          const double off = std::abs(exact[d] / sum - float(out.at(0, i, h, d)));
+          error = off >= error || !(off >= 0) ? off : error;
+          top = std::max(top, std::abs(exact[d] / sum));
+        }
+      }
+  }
+  std::printf("%s\t%.3e\t%.3e\n", name, error / top, lse_error);
+  std::fflush(stdout);
+}
+
 // A block mask drawn at random: each 64 rows of a head see a block of 128 keys whole, not at all or in part. Heads of
 // `per_head` have lists of their own.
 template <class Config>
@@ -228,7 +313,8 @@ void run_masked(const char* name, int batch, int q_len, int k_len, int heads, in
   for (Rows<Element>* one : {&q, &k, &v})
     for (size_t i = 0; i < one->values.size(); ++i)
       if (int(i % one->pitch) < kDim && i + 8 < one->values.size()) one->values[i] = Element(draw(generator));
-  const int tiles = (q_len + Config::kTileQ - 1) / Config::kTileQ, most = (k_len + 127) / 128, lists = per_head ? heads : 1;
+  const int tiles = (q_len + Config::kTileQ - 1) / Config::kTileQ, most = (k_len + 127) / 128,
+            lists = per_head ? heads : 1;
   std::vector<int32_t> counts(lists * tiles);
   std::vector<BlockMask::Block> blocks(size_t(lists) * tiles * most);
   std::vector<uint32_t> bits;
@@ -250,7 +336,8 @@ void run_masked(const char* name, int batch, int q_len, int k_len, int heads, in
               uint32_t word = kind == 1 ? generator() : kind == 2 ? 0x0f0f00ff << (r % 16) : ~0u;
               for (int c = 0; c < 32; ++c) {
                 if (b * 128 + w * 32 + c >= k_len) word &= ~(1u << c);
-                seen[((size_t(l) * tiles * Config::kTileQ + first + r) * most + b) * 128 + w * 32 + c] = word >> c & 1;
+                seen[((size_t(l) * tiles * Config::kTileQ + first + r) * most + b) * 128 + w * 32 + c] =
+                    word >> c & 1;
               }
               if (!whole) bits.push_back(word);
             }
@@ -262,8 +349,21 @@ void run_masked(const char* name, int batch, int q_len, int k_len, int heads, in
   std::vector<float> lse(size_t(batch) * heads * q_len, kNaN);
   int32_t counter = 0;
   FwdParams params{};
-  params.problem = {ElementType::kFloat16, batch, heads, kv_heads, kDim, kDim, q_len, k_len, nullptr, nullptr, -1, -1, 0.2,
-                    0, nullptr};
+  params.problem = {ElementType::kFloat16,
+                    batch,
+                    heads,
+                    kv_heads,
+                    kDim,
+                    kDim,
+                    q_len,
+                    k_len,
+                    nullptr,
+                    nullptr,
+                    -1,
+                    -1,
+                    0.2,
+                    0,
+                    nullptr};
   params.q = q.view(), params.k = k.view(), params.v = v.view(), params.out = out.view();
   params.lse = lse.data(), params.rows = {int64_t{heads} * q_len, q_len};
   params.tile_counter = &counter;
@@ -279,7 +379,8 @@ void run_masked(const char* name, int batch, int q_len, int k_len, int heads, in
         double most_score = -INFINITY, sum = 0;
         for (int j = 0; j < k_len; ++j) {
           double score = 0;
-          for (int d = 0; d < kDim; ++d) score += double(float(q.at(b, i, h, d))) * double(float(k.at(b, j, kv, d)));
+          for (int d = 0; d < kDim; ++d)
+            score += double(float(q.at(b, i, h, d))) * double(float(k.at(b, j, kv, d)));
           const bool sees = seen[((size_t(l) * tiles * Config::kTileQ + i) * most + j / 128) * 128 + j % 128];
           weights[j] = sees ? score * 0.2 : -INFINITY, most_score = std::max(most_score, weights[j]);
         }
@@ -316,16 +417,28 @@ void run_all(bool quick) {
     run_masked<D128>("bf16 d128, a block mask", 1, 70, 200, 1, 1, false);
     return;
   }
-  run<D128>({"bf16 d128, pages of one key, prompts and single rows", {150, 0, 3, 40}, {40, 17, 1, 3}, 1, 2, 1, 128});
+  run<D128>({"bf16 d128, pages of one key, prompts and single rows",
+             {150, 0, 3, 40},
+             {40, 17, 1, 3},
+             1,
+             2,
+             1,
+             128});
   run<D128>({"bf16 d128, pages of 16", {200, 7}, {140, 20}, 16, 2, 2, 112});
   run<D128>({"bf16 d128, pages that are tiles, a window", {300, 5}, {30, 150}, 128, 1, 1, 128, 90});
   run<D64>({"fp16 d64, pages of 7, a sink", {0, 90}, {200, 20}, 7, 2, 1, 64, -1, 0, true, true, true, true});
-  run<D64>({"fp16 d40, no pages, nothing new, everything seen", {150, 33}, {30, 18}, 0, 2, 2, 40, -1, -1, false});
-  run<D64>({"fp16 d64, rows without offsets, dealt", {70, 0}, {50, 50}, 16, 2, 2, 64, -1, 0, true, false, false});
+  run<D64>(
+      {"fp16 d40, no pages, nothing new, everything seen", {150, 33}, {30, 18}, 0, 2, 2, 40, -1, -1, false});
+  run<D64>(
+      {"fp16 d64, rows without offsets, dealt", {70, 0}, {50, 50}, 16, 2, 2, 64, -1, 0, true, false, false});
   run<D256>({"bf16 d256, pages of 48", {60, 1}, {33, 2}, 48, 2, 1, 256});
   run<D128>({"bf16 d128, pages of 64", {20, 130}, {20, 130}, 64, 1, 1, 120});
   run<D128>({"bf16 d128, pages of 12", {70}, {60}, 12, 1, 1, 128});
-  run<D256>({"bf16 d192, no pages, rows without offsets", {100, 9}, {20, 20}, 0, 1, 1, 192, -1, 0, true, false});
+  run<D256>(
+      {"bf16 d192, no pages, rows without offsets", {100, 9}, {20, 20}, 0, 1, 1, 192, -1, 0, true, false});
+  run_packed<FwdConfig<__nv_bfloat16, 96, 192, 96, false>>("bf16 d96, packed", {70, 30, 200}, 1);
+  run_packed<FwdConfig<__half, 80, 192, 112, false>>("fp16 d80, packed", {130, 20}, 1);
+  run_packed<FwdConfig<__nv_bfloat16, 192, 128, 80, false>>("bf16 d192, packed", {70, 30, 130}, 1);
   run_masked<D128>("bf16 d128, a block mask for each head", 1, 300, 500, 3, 1, true);
   run_masked<D64>("fp16 d64, a block mask for all", 2, 400, 330, 2, 2, false);
   run_masked<D256>("bf16 d256, a block mask", 1, 130, 260, 1, 1, true);

@@ -144,7 +144,8 @@ void run(const Case& c) {
     params.k = cache_k.pages.view(), params.v = cache_v.pages.view();
     on_cpu::launch(
         blocks, Config::kThreads,
-        [&] { attention_decode_sm90_kernel<Config, CachedKeys>(params, c.blocks, tiles, INT_MAX); }, c.blocks);
+        [&] { attention_decode_sm90_kernel<Config, CachedKeys>(params, c.blocks, tiles, INT_MAX); },
+        c.blocks);
     for (int b = 0; b < c.batch; ++b)  // the cache holds the new keys, and behind them what it held before
       for (int row = 0; row < cache.capacity; ++row)
         for (int h = 0; h < c.kv_heads; ++h)

@@ -64,15 +64,19 @@ void run(const Case& c) {
   std::vector<float> lse(c.heads * c.q_len), delta(c.heads * c.q_len);
   const int group = c.heads / c.kv_heads, shift = c.k_len - c.q_len;
   std::vector<double> exact_q(q.values.size()), exact_k(k.values.size()), exact_v(v.values.size());
-  const auto place = [](const auto& of, int row, int head) { return (size_t(row) * of.heads + head) * (of.dim + 8); };
+  const auto place = [](const auto& of, int row, int head) {
+    return (size_t(row) * of.heads + head) * (of.dim + 8);
+  };
   for (int h = 0; h < c.heads; ++h) {
     for (int i = 0; i < c.q_len; ++i) {
       std::vector<double> p(c.k_len), dp(c.k_len);
       double most = -INFINITY, sum = 0, d_row = 0;
       for (int j = 0; j < c.k_len; ++j) {
         double score = 0;
-        for (int d = 0; d < c.dim; ++d) score += double(float(q.at(i, h, d))) * double(float(k.at(j, h / group, d)));
-        const bool seen = (c.left < 0 || j >= i + shift - c.left) && (c.right < 0 || j <= i + shift + c.right);
+        for (int d = 0; d < c.dim; ++d)
+          score += double(float(q.at(i, h, d))) * double(float(k.at(j, h / group, d)));
+        const bool seen =
+            (c.left < 0 || j >= i + shift - c.left) && (c.right < 0 || j <= i + shift + c.right);
         p[j] = seen ? score * kScale : -INFINITY, most = std::max(most, p[j]);
       }
       for (double& one : p) one = one == -INFINITY ? 0 : std::exp(one - most), sum += one;
@@ -96,8 +100,21 @@ void run(const Case& c) {
     }
   }
   BwdParams params{};
-  params.problem = {ElementType::kFloat16, 1, c.heads, c.kv_heads, c.dim, c.dim_v, c.q_len, c.k_len, nullptr, nullptr,
-                    c.left, c.right, kScale, 0, nullptr};
+  params.problem = {ElementType::kFloat16,
+                    1,
+                    c.heads,
+                    c.kv_heads,
+                    c.dim,
+                    c.dim_v,
+                    c.q_len,
+                    c.k_len,
+                    nullptr,
+                    nullptr,
+                    c.left,
+                    c.right,
+                    kScale,
+                    0,
+                    nullptr};
   params.q = q.view(), params.k = k.view(), params.v = v.view(), params.dout = dout.view();
   params.dq = dq.view(), params.dk = dk.view(), params.dv = dv.view();
   params.lse_log2 = lse.data(), params.delta = delta.data();

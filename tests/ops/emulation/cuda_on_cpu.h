@@ -100,9 +100,7 @@ inline int __shfl_sync(unsigned mask, int value, int from) {
   return std::bit_cast<int>(__shfl_sync(mask, std::bit_cast<float>(value), from));
 }
 template <class T>
-T __shfl_sync(unsigned mask, T value, int from)
-  requires(sizeof(T) == 8)
-{
+T __shfl_sync(unsigned mask, T value, int from) requires(sizeof(T) == 8) {
   const auto bits = std::bit_cast<std::uint64_t>(value);
   const auto low = std::uint32_t(__shfl_sync(mask, int(bits), from)),
              high = std::uint32_t(__shfl_sync(mask, int(bits >> 32), from));

@@ -18,14 +18,14 @@ void launch_bwd_preprocess(const KernelLaunch<BwdParams>& how, const BwdParams& 
 template <class Config>
 void launch_bwd(const KernelLaunch<BwdParams>& how, const BwdParams& params, cudaStream_t stream) {
   launch_early(attention_bwd_sm90_kernel<Config>, how, stream, params, KeyGrid{how.tiles, how.split},
-                make_bwd_maps(params, Config::kTileQ, Config::kTileKv));
+               make_bwd_maps(params, Config::kTileQ, Config::kTileKv));
 }
 
 template <class Config>
 void launch_bwd_postprocess(const KernelLaunch<BwdParams>& how, const BwdParams& params,
                             cudaStream_t stream) {
   launch_early(attention_bwd_sm90_finish_kernel<Config>, how, stream, params,
-                make_query_grid<Config>(params.problem), KeyGrid{how.tiles, how.split});
+               make_query_grid<Config>(params.problem), KeyGrid{how.tiles, how.split});
 }
 
 template <class Config>

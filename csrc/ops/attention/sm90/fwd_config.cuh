@@ -67,9 +67,10 @@ struct FwdMemory {
     v_empty = k_empty + 8 * kKv;
     notes = q_full + 256;
   }
-  __device__ __forceinline__ void init_barriers() const {
+  // `lanes` arrive where K and V are full: one that asks TMA, or all of a warp that copies rows.
+  __device__ __forceinline__ void init_barriers(int lanes) const {
     for (int i = 0; i < Config::kStagesQ + 2 * Config::kStages; ++i) {
-      ptx::mbarrier_init(q_full + 8 * i, 1);
+      ptx::mbarrier_init(q_full + 8 * i, i < Config::kStagesQ ? 1 : lanes);
       ptx::mbarrier_init(q_empty + 8 * i, 4 * Config::kConsumers);  // warps
     }
     ptx::fence_barrier_init();

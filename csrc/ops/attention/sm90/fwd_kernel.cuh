@@ -38,7 +38,8 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   const FwdMemory<Config> memory(ptx::shared_address(bytes) + unit * Config::kUnitBytes);
   const Problem& problem = p.problem;
 
-  if (threadIdx.x < 32 * Config::kUnits && threadIdx.x % 32 == 0) memory.init_barriers();
+  const bool copies_rows = Config::kCached && maps.copies_rows;
+  if (threadIdx.x < 32 * Config::kUnits && threadIdx.x % 32 == 0) memory.init_barriers(copies_rows ? 32 : 1);
   __syncthreads();
 
   if (threadIdx.x < kWarpgroup) {
@@ -81,13 +82,14 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     // S = Q K^T of the next key tile; with kPingPong when it is this warpgroup's turn.
     const auto issue_scores = [&] {
       ptx::mbarrier_wait(memory.k_full + 8 * k.stage, k.parity);
+      if (copies_rows) ptx::fence_proxy_async();  // wgmma reads what cp.async has written
       if (Config::kPingPong) ptx::named_barrier_sync(kTurnBarrier + group, 2 * kWarpgroup);
       ptx::wgmma_fence();
       issue_nt<Element, kN, kD, kM>(s, memory.q_ring + q.stage * Config::kBytesQ + 64 * 128 * group,
                                     memory.k_ring + k.stage * Config::kBytesK);
     };
     const auto issue_output = [&](int n, int k_len) {
-      issue_pv<Config>(o, probability, begins, memory, v, problem, n, k_len, own_barrier);
+      issue_pv<Config>(o, probability, begins, memory, v, problem, n, k_len, own_barrier, copies_rows);
     };
     const auto softmax = [&](const WorkTile& work, int n) {
       return softmax_tile<Config>(s, state, rescale, map, slack, p, work, part, n, band, mask_part);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdlib>
 #include <numeric>
 
 #include "ops/attention/plan.cuh"
@@ -13,17 +12,12 @@ namespace plab::ops::attention::sm90 {
 
 // Whether blocks take their tiles from a counter in global memory. Without a mask, tiles of 128 rows take equal
 // time, and the counter would only cost its two microseconds.
-inline bool counts_tiles(const Problem& p) {
-  return p.stale_keys || p.window_right >= 0 || p.widest() <= 64;
-}
+inline bool counts_tiles(const Problem& p) { return p.stale_keys || p.window_right >= 0 || p.widest() <= 64; }
 
 // Of the mean sequence, with cu_seqlens.
 inline int64_t keys_per_sequence(const Problem& p) { return p.k_len / (p.cu_seqlens_k ? p.batch : 1); }
 
-inline int least_box() {
-  const char* const given = std::getenv("PLAB_LEAST_BOX");  // removed after the measurement
-  return given != nullptr ? std::atoi(given) : 16;
-}
+constexpr int kLeastBox = 8;  // rows; smaller boxes take TMA longer than copies of rows
 
 template <class Config>
 void launch_fwd(const KernelLaunch<FwdParams>& how, const FwdParams& params, cudaStream_t stream) {
@@ -39,9 +33,12 @@ void launch_fwd(const KernelLaunch<FwdParams>& how, const FwdParams& params, cud
   const auto map_keys = [&](const View& view, int dim) {
     return make_tensor_map(view, p.element, dim, keys, p.kv_heads, batch_of_keys, key_rows);
   };
-  const FwdMaps maps{map_queries(params.q, p.head_dim, Config::kTileQ), map_keys(params.k, p.head_dim),
-                     map_keys(params.v, p.head_dim_v), map_queries(params.out, p.head_dim_v, 64), key_rows,
-                     key_rows < least_box()};
+  const FwdMaps maps{map_queries(params.q, p.head_dim, Config::kTileQ),
+                     map_keys(params.k, p.head_dim),
+                     map_keys(params.v, p.head_dim_v),
+                     map_queries(params.out, p.head_dim_v, 64),
+                     key_rows,
+                     key_rows < kLeastBox};
   // The kernel before this one clears the counter or appends to the cache (plan_tails), and only producers wait for it.
   const auto launch = params.tile_counter != nullptr || Config::kCached
                           ? &launch_early<FwdParams, FwdParams, TileGrid, FwdMaps>

@@ -54,9 +54,10 @@ __device__ __forceinline__ void pass_turn(int group) {
 // they are what was there before, and a NaN must not be multiplied by a probability of 0.
 template <class Config>
 __device__ __forceinline__ void clear_tail(uint32_t v_tile, int first, int own_barrier) {
-  constexpr int kD = Config::kHeadDimV, kN = Config::kTileKv;
-  for (int i = int(threadIdx.x % kWarpgroup); i < (kN - first) * (kD / 8); i += kWarpgroup) {
-    const int row = first + i / (kD / 8), piece = i % (kD / 8);
+  // All pieces of whole chunks: the swizzle puts those of a part of a chunk anywhere in it.
+  constexpr int kPieces = Config::kColumnsV / 8, kN = Config::kTileKv;
+  for (int i = int(threadIdx.x % kWarpgroup); i < (kN - first) * kPieces; i += kWarpgroup) {
+    const int row = first + i / kPieces, piece = i % kPieces;
     ptx::store_shared_16(v_tile + (piece / 8) * kN * 128 + row * 128 + (piece % 8) * 16,
                          make_uint4(0, 0, 0, 0));
   }
@@ -69,8 +70,10 @@ template <class Config>
 __device__ __forceinline__ void issue_pv(float (&o)[Config::kHeadDimV / 2],
                                          const uint32_t (&probability)[Config::kTileKv / 16][4], bool& begins,
                                          const FwdMemory<Config>& memory, const Ring<Config::kStages>& v,
-                                         const Problem& problem, int n, int k_len, int own_barrier) {
+                                         const Problem& problem, int n, int k_len, int own_barrier,
+                                         bool copies_rows) {
   ptx::mbarrier_wait(memory.v_full + 8 * v.stage, v.parity);
+  if (copies_rows) ptx::fence_proxy_async();
   const uint32_t v_tile = memory.v_ring + v.stage * Config::kBytesV;
   if (problem.stale_keys && (n + 1) * Config::kTileKv > k_len)
     clear_tail<Config>(v_tile, k_len - n * Config::kTileKv, own_barrier);

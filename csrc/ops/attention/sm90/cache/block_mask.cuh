@@ -32,8 +32,8 @@ __device__ __forceinline__ int part_of_step(const BlockMask& mask, int list, int
 
 // Scores that the mask hides become -inf. `band`: the warp's first row in the tile.
 template <class Config>
-__device__ __forceinline__ void mask_by_blocks(float (&s)[Config::kTileKv / 2], const BlockMask& mask, int part,
-                                               int step, int band) {
+__device__ __forceinline__ void mask_by_blocks(float (&s)[Config::kTileKv / 2], const BlockMask& mask,
+                                               int part, int step, int band) {
   constexpr int kSteps = kStepsOfBlock<Config>, kWords = BlockMask::kKeys / 32;
   const int lane = int(threadIdx.x & 31);
   if (part == BlockMask::kAll) return;

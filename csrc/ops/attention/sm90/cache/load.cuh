@@ -87,9 +87,10 @@ __device__ __forceinline__ void load_side(const FwdParams& p, const FwdMaps& map
     // The note stays: no consumer gives it back before it has seen the keys that are loaded here.
     const WorkTile work = read_work_tile(memory.note(q.stage));
     q.advance();
-    if (work.rows == 0) return;
+    if (work.rows == 0) break;
     const bool is_masked = p.mask.counts != nullptr;
-    const int sequence = is_masked ? work.batch : work.k_row, kv_head = work.head / (p.problem.heads / p.problem.kv_heads);
+    const int sequence = is_masked ? work.batch : work.k_row,
+              kv_head = work.head / (p.problem.heads / p.problem.kv_heads);
 #pragma unroll 1
     for (int n = work.key_end - 1; n >= work.key_begin; --n) {
       const uint32_t tile = (kValues ? memory.v_ring : memory.k_ring) + ring.stage * kN * kColumns * 2,
@@ -102,11 +103,7 @@ __device__ __forceinline__ void load_side(const FwdParams& p, const FwdMaps& map
         ptx::mbarrier_wait(empty, ring.parity ^ 1);
         copy_rows<kN, kColumns>(tile, kValues ? p.v : p.k, cache, pages, key, work.k_len, kv_head,
                                 kValues ? p.problem.head_dim_v : p.problem.head_dim);
-        ptx::cp_async_commit();
-        ptx::cp_async_wait<0>();
-        ptx::fence_proxy_async();  // wgmma reads what cp.async has written
-        __syncwarp();
-        if (elected) ptx::mbarrier_arrive(full);
+        ptx::cp_async_arrive(full);  // when they are there; meanwhile the next tile is copied
       } else {
         const bool has_box = lane * box < kN;
         KeyPlace place{0, cache.page_size};  // behind the last row: zeros
@@ -125,6 +122,10 @@ __device__ __forceinline__ void load_side(const FwdParams& p, const FwdMaps& map
       if (!kValues && n == min(work.key_end - 1, work.key_begin + 2))
         ptx::named_barrier_arrive(kPaceBarrier, 64);
     }
+  }
+  if (maps.copies_rows) {  // they arrive by themselves, but not after their thread has ended
+    ptx::cp_async_commit();
+    ptx::cp_async_wait<0>();
   }
 }
 

@@ -68,10 +68,9 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
 
   for (int i = int(threadIdx.x); i < kRows * kD / 8; i += Config::kThreads) {
     const int row = i / (kD / 8), chunk = i % (kD / 8), head = (first_row + row) / q_len;
-    const Element* from =
-        row_pointer<const Element>(p.q, batch, q_row + first_row + row - head * q_len,
-                                   kv_head * heads + head) +
-        chunk * 8;
+    const Element* from = row_pointer<const Element>(p.q, batch, q_row + first_row + row - head * q_len,
+                                                     kv_head * heads + head) +
+                          chunk * 8;
     const bool valid = row < rows && chunk * 8 < dim;
     ptx::cp_async_16(q_tile + chunk_bytes<kD>(row, chunk),
                      valid ? from : static_cast<const Element*>(p.q.data), valid);

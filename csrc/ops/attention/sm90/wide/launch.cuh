@@ -12,7 +12,7 @@ namespace plab::ops::attention::sm90 {
 template <class Config, void (*kKernel)(BwdParams, TileGrid, BwdMaps)>
 void launch_bwd(const KernelLaunch<BwdParams>& how, const BwdParams& params, cudaStream_t stream) {
   launch_early(kKernel, how, stream, params, how.tiles,
-                make_bwd_maps(params, Config::kTileQ, Config::kTileKv));
+               make_bwd_maps(params, Config::kTileQ, Config::kTileKv));
 }
 
 template <class Config, void (*kKernel)(BwdParams, TileGrid, BwdMaps)>

@@ -30,7 +30,8 @@ inline Boxes boxes_of(const CUtensorMap* map) {
 
 // Calls with(shared, global) for each 16 bytes of a box; global is null outside of the tensor.
 template <class With>
-void each_piece(const CUtensorMap* map, std::uint32_t smem, int column, int row, int head, int batch, With&& with) {
+void each_piece(const CUtensorMap* map, std::uint32_t smem, int column, int row, int head, int batch,
+                With&& with) {
   const Boxes b = boxes_of(map);
   if (smem % 128 != 0) std::abort();
   for (int r = 0; r < b.rows; ++r) {
@@ -82,6 +83,11 @@ inline void mbarrier_arrive_expect_tx(std::uint32_t at, std::uint32_t bytes) {
   b.settle();
 }
 inline void mbarrier_arrive(std::uint32_t at) { mbarrier_arrive_expect_tx(at, 0); }
+inline void cp_async_arrive(std::uint32_t at) {
+  cp_async_commit();
+  cp_async_wait<0>();
+  mbarrier_arrive(at);
+}
 inline void mbarrier_wait(std::uint32_t at, std::uint32_t parity) {
   Mbarrier& b = mbarrier(at);
   {
@@ -99,8 +105,8 @@ inline void complete_bytes(std::uint32_t at, std::int64_t bytes) {
   b.settle();
 }
 
-inline void tma_load_4d(std::uint32_t smem, const CUtensorMap* map, std::uint32_t barrier, int column, int row,
-                        int head, int batch) {
+inline void tma_load_4d(std::uint32_t smem, const CUtensorMap* map, std::uint32_t barrier, int column,
+                        int row, int head, int batch) {
   each_piece(map, smem, column, row, head, batch, [](std::uint32_t shared, const unsigned char* global) {
     if (global != nullptr)
       std::memcpy(&at<uint4>(shared), global, 16);

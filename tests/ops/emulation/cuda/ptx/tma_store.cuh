@@ -6,7 +6,8 @@
 
 namespace plab::cuda::ptx {
 
-inline void tma_store_4d(const CUtensorMap* map, std::uint32_t smem, int column, int row, int head, int batch) {
+inline void tma_store_4d(const CUtensorMap* map, std::uint32_t smem, int column, int row, int head,
+                         int batch) {
   each_piece(map, smem, column, row, head, batch, [](std::uint32_t shared, unsigned char* global) {
     if (global != nullptr) std::memcpy(global, &at<uint4>(shared), 16);
   });

@@ -56,9 +56,9 @@ inline std::uint64_t descriptor_step(std::uint64_t descriptor, std::uint32_t byt
 template <class Element>
 float element_of(std::uint64_t descriptor, bool is_mn_major, int row, int depth) {
   const auto field = [&](int shift) { return std::uint32_t(descriptor >> shift & 0x3fff) << 4; };
-  const std::uint32_t linear = is_mn_major ? field(0) + row / 64 * field(16) + depth / 8 * field(32) +
-                                                 depth % 8 * 128 + row % 64 * 2
-                                           : field(0) + row / 8 * field(32) + row % 8 * 128 + depth * 2;
+  const std::uint32_t linear =
+      is_mn_major ? field(0) + row / 64 * field(16) + depth / 8 * field(32) + depth % 8 * 128 + row % 64 * 2
+                  : field(0) + row / 8 * field(32) + row % 8 * 128 + depth * 2;
   return to_float<Element>(at<std::uint16_t>(linear ^ ((linear >> 7 & 7) << 4)));
 }
 
@@ -101,11 +101,11 @@ template <bool kTranspose>
 void store_matrices(std::uint32_t smem, const std::uint32_t (&r)[4]) {
   if (smem % 16 != 0) std::abort();
   const Registers* all = exchanged({{smem, r[0], r[1], r[2], r[3]}});
-  const int lane = int(threadIdx.x % 32);  // stores row lane % 8 of matrix lane / 8, which it has the address of
+  const int lane =
+      int(threadIdx.x % 32);  // stores row lane % 8 of matrix lane / 8, which it has the address of
   for (int i = 0; i < 8; ++i) {
     const int from = kTranspose ? i * 4 + lane % 8 / 2 : lane % 8 * 4 + i / 2;
-    at<std::uint16_t>(smem + 2 * i) =
-        half_of(all[from].value[1 + lane / 8], kTranspose ? lane % 2 : i % 2);
+    at<std::uint16_t>(smem + 2 * i) = half_of(all[from].value[1 + lane / 8], kTranspose ? lane % 2 : i % 2);
   }
   __syncwarp();
 }
