@@ -279,6 +279,77 @@ def decode() -> list[str]:
     return ["", text, "", *table(["", *(f"{count} sequences" for count in counts)], rows)]
 
 
+def last_of(name: str) -> dict[tuple[Any, ...], Line]:
+    """The last line of each case, provider and metric."""
+    lines = lines_of(name)
+    return {(*sorted(line["case"].items()), line["provider"], line["metric"]): line for line in lines}
+
+
+def prompts() -> list[str]:
+    """Parts of prompts against a paged cache, and together with single rows."""
+    lines = list(last_of("attention_prefill").values())
+    rates = [line for line in lines if line["metric"] == "rate"]
+    if not rates:
+        return []
+    pages = sorted({line["case"]["page_size"] for line in rates if "page_size" in line["case"]})
+    found: dict[tuple[int, int, int], dict[Any, float]] = {}
+    for line in rates:
+        case = line["case"]
+        at = found.setdefault((case["head_dim"], case["keys"], case["rows"]), {})
+        at[case.get("page_size", line["provider"])] = line["value"]
+    rows = []
+    for (dim, keys, count), at in sorted(found.items()):
+        cells = [f"{at[page]:.0f} ({at[page] / at['varlen']:.2f})" if page in at else "-" for page in pages]
+        sdpa = f"{at['sdpa-flash']:.0f}" if "sdpa-flash" in at else "-"
+        rows.append([f"d{dim}, {count} rows, {keys} keys", f"{at['varlen']:.0f}", *cells, sdpa])
+    text = (
+        "Parts of prompts: rows of each of two sequences, which the call appends to the keys that it has in "
+        "a cache; 32 heads on 8, bf16, cold L2. TFLOP/s of what is seen; in brackets the share of "
+        f"`flash-varlen`, whose keys lie one behind the other. {told(rates, 'attention_prefill')}:"
+    )
+    header = ["", "`flash-varlen`", *(f"pages of {page}" for page in pages), "`sdpa-flash`"]
+    out = ["", text, "", *table(header, rows)]
+    mixed: dict[tuple[int, int], dict[str, float]] = {}
+    for line in lines:
+        if "decode" in line["case"]:
+            at = mixed.setdefault((line["case"]["decode"], line["case"]["page_size"]), {})
+            at[line["case"]["part"] if line["metric"] == "time" else line["metric"]] = line["value"]
+    rows = [
+        [f"{decode} single rows, pages of {page}",
+         *(f"{at[part] / 1000:.0f} us" for part in ("prompt", "steps", "mixed")),
+         f"{at['mixed_over_apart']:.2f}", f"{at['steps_share_of_copy']:.2f}"]
+        for (decode, page), at in sorted(mixed.items())
+    ]  # fmt: skip
+    text = (
+        "One call for 2048 rows of a prompt (8192 keys before) and single rows of other sequences (4096 keys "
+        "each), next to one call for each; d128. The share of the copy rate is that of the single rows alone:"
+    )
+    header = ["", "prompt", "single rows", "together", "together over apart", "share of copy"]
+    return [*out, "", text, "", *table(header, rows)]
+
+
+def block_masks() -> list[str]:
+    lines = [line for line in last_of("attention_block_mask").values() if line["metric"] == "rate"]
+    if not lines:
+        return []
+    found: dict[tuple[int, str], dict[str, float]] = {}
+    for line in lines:
+        found.setdefault((line["case"]["head_dim"], line["case"]["mask"]), {})[line["provider"]] = line[
+            "value"
+        ]
+    rows = [
+        [f"d{dim} {mask}", f"{at['ours']:.0f}",
+         *(f"{at[who]:.0f} ({at['ours'] / at[who]:.2f})" if who in at else "-" for who in ("option", "flex"))]
+        for (dim, mask), at in found.items()
+    ]  # fmt: skip
+    text = (
+        "FlexAttention's block masks, forward, 2 x 8192 rows, heads x head_dim = 2048; TFLOP/s of what is "
+        "seen and, in brackets, `flash_attention_with_block_mask` as a multiple: of the same mask as an "
+        f"option, and of compiled FlexAttention. {told(lines, 'attention_block_mask')}:"
+    )
+    return ["", text, "", *table(["", "ours", "as an option", "`flex_attention`"], rows)]
+
+
 def attention() -> list[str]:
     out = [*reached(), *grid()] if lines_of("attention") else []
     runs = {newest(lines_of("attention"))[0]["run"]} if out else set()
@@ -292,7 +363,7 @@ def attention() -> list[str]:
             how = [what] * bool(other) + ["mean over causal or not"] * (label is not by_dim_and_mask)
             out += ["", f"{about}; TFLOP/s, {'; '.join(how)}. {where}:", ""]
             out += by_length(lines, other, label) if other else table(*means(lines, label))
-    out += decode()
+    out += decode() + prompts() + block_masks()
     absent = {
         (line["provider"], line["case"]["reason"])
         for line in lines_of("attention") + lines_of("attention_suites")
