@@ -31,7 +31,7 @@ class BlockMaskTables:
     _lists: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     def lists(self, tile_rows: int) -> tuple[Tensor, Tensor]:
-        """For tiles of so many rows: how many blocks each sees, int32 (batch, heads, tiles), and which, int32
+        """For tiles of `tile_rows` rows: how many blocks each sees, int32 (batch, heads, tiles), and which, int32
         (batch, heads, tiles, most, 4): a block's number and what it is for each 64 of the tile's rows.
         """
         if tile_rows not in self._lists:
@@ -42,8 +42,8 @@ class BlockMaskTables:
 def prepare_block_mask(block_mask: Any) -> BlockMaskTables:
     """Evaluate the mask_mod of a FlexAttention BlockMask on the blocks that are seen in part, once.
 
-    For masks that serve many calls. Blocks that the BlockMask does not list are seen by nobody, and those
-    that it lists as full are seen whole, whatever mask_mod says; that is FlexAttention's meaning, too. Any
+    For masks that serve many calls. Blocks that the BlockMask does not list are not seen, and those that
+    it lists as full are seen whole, whatever mask_mod says; that is FlexAttention's meaning, too. Any
     BLOCK_SIZE. What the mask_mod reads is read now: after a change of it, prepare again. The host waits for
     the GPU. Raises ValueError for what is no BlockMask.
     """

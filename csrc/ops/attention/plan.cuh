@@ -24,8 +24,9 @@ void launch_kernel(void (*kernel)(Args...), const KernelLaunch<Params>& how, cud
 template <class Params, class... Args>
 void launch_early(void (*kernel)(Args...), const KernelLaunch<Params>& how, cudaStream_t stream,
                   const std::type_identity_t<Args>&... args) {
-  PLAB_CUDA_CHECK(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, how.shared_bytes));
+  if (how.shared_bytes > 0)
+    PLAB_CUDA_CHECK(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, how.shared_bytes));
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
