@@ -31,8 +31,8 @@ class BlockMaskTables:
     _lists: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     def lists(self, tile_rows: int) -> tuple[Tensor, Tensor]:
-        """For tiles of `tile_rows` rows: how many blocks each sees, int32 (batch, heads, tiles), and which, int32
-        (batch, heads, tiles, most, 4): a block's number and what it is for each 64 of the tile's rows.
+        """For tiles of `tile_rows` rows: how many blocks each sees, int32 (batch, heads, tiles), and which,
+        int32 (batch, heads, tiles, most, 4): a block's number and what it is for each 64 rows of the tile.
         """
         if tile_rows not in self._lists:
             self._lists[tile_rows] = _lists_of(self.parts, tile_rows // ROWS)
