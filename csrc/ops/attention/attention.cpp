@@ -435,13 +435,11 @@ std::span<const OpDef> attention_ops() {
        "bool deterministic) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dsink)",
        &Box<&backward>::call},
       {"cached_attention(Tensor q, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor cache_seqlens, "
-       "Tensor? block_table, Tensor? k, Tensor? v, Tensor? cu_seqlens_q, Tensor? sink, float scale, int "
-       "window_left, "
-       "int window_right, float softcap) -> (Tensor out, Tensor lse)",
+       "Tensor? block_table, Tensor? k, Tensor? v, Tensor? cu_seqlens_q, Tensor? sink, float scale, "
+       "int window_left, int window_right, float softcap) -> (Tensor out, Tensor lse)",
        &Box<&forward_with_cache>::call},
-      {"attention_fwd_blocks(Tensor q, Tensor k, Tensor v, Tensor? sink, Tensor counts, Tensor blocks, "
-       "Tensor bits, "
-       "float scale, float softcap) -> (Tensor out, Tensor lse)",
+      {"attention_fwd_blocks(Tensor q, Tensor k, Tensor v, Tensor? sink, Tensor counts, "
+       "Tensor blocks, Tensor bits, float scale, float softcap) -> (Tensor out, Tensor lse)",
        &Box<&forward_with_mask>::call},
   };
   return kOps;

@@ -36,8 +36,8 @@ struct Problem {
   int64_t window_left, window_right;  // negative: unbounded
   double scale, softcap;              // softcap 0: off
   const void* sink;                   // null, or one logit per head, of LSE's type
-  bool stale_keys =
-      false;  // rows behind a sequence's last key exist and may hold anything: offsets, or a cache
+  // Rows behind a sequence's last key exist and may hold anything: with offsets, and in a cache.
+  bool stale_keys = false;
 
   // The columns that a kernel for both must have.
   constexpr int widest() const { return head_dim > head_dim_v ? head_dim : head_dim_v; }
@@ -52,15 +52,13 @@ struct RowLayout {
 // Its rows lie in pages, in any order, or one behind the other for each sequence. Problem::k_len is what the
 // sequences have room for; with cu_seqlens_q, cu_seqlens_k is the same pointer and says nothing.
 struct KeyCache {
-  const int32_t*
-      lengths;  // (batch): keys in the cache, those that this call adds not counted; null: k_len each
+  const int32_t* lengths;  // (batch): keys in the cache before this call; null: k_len each
   const int32_t* pages;  // null, or (batch, pages of a sequence): numbers of pages; View::batch strides pages
   int64_t pages_stride;
   int page_count, page_size;  // without pages: sequences, and the room of each
   int capacity;               // keys that a sequence has room for
-  int new_rows;  // keys that this call adds to each sequence; kAsQueries: as many as it has query rows
-  View new_k,
-      new_v;  // (batch, new_rows, kv_heads, head_dim), or (rows, kv_heads, head_dim) with cu_seqlens_q
+  int new_rows;       // keys that this call adds to each sequence; kAsQueries: as many as it has query rows
+  View new_k, new_v;  // (batch, new_rows, kv_heads, head_dim); with cu_seqlens_q (rows, kv_heads, head_dim)
   static constexpr int kAsQueries = -1;
 };
 

@@ -96,8 +96,7 @@ __device__ void clear_results(const FwdParams& p) {
 
 // What the forward finds done: rows that no sequence owns, new keys in the cache, the tile counter.
 __global__ void __launch_bounds__(kThreads) fwd_prepare_kernel(const __grid_constant__ FwdParams p) {
-  ptx::
-      launch_dependents();  // the forward waits for the end of this kernel where it counts or reads the cache
+  ptx::launch_dependents();  // the forward waits for this kernel's end where it counts or reads the cache
   if (p.problem.cu_seqlens_q != nullptr) clear_results(p);
   if (p.cache.new_k.data != nullptr)
     append_keys(p, int64_t{blockIdx.x} * kThreads + threadIdx.x, int64_t{gridDim.x} * kThreads);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs what flash_attention_with_cache launches for sequences with different numbers of rows on the CPU: new keys
 // are appended, long sequences take the Hopper forward (wgmma, TMA, its barriers and warps), short ones the decode
-// kernel. Block masks run on the same forward. Prints for each case the largest errors against double, relative to the largest value:
+// kernel. Block masks run on the same forward. Prints for each case the largest errors against double, relative to the
+// largest value:
 //
 //     <case>\t<out>\t<lse>
 #include <cuda_bf16.h>

@@ -85,8 +85,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   if (threadIdx.x < kWarpgroup) {
     ptx::setmaxnreg_dec<Config::kProducerRegs>();
     ptx::launch_dependents();
-    ptx::
-        wait_for_previous_grid();  // for the statistics, the counter and the turns; consumers need none of them
+    ptx::wait_for_previous_grid();  // statistics, counter and turns, of which consumers need none
     const int warp = __shfl_sync(~0u, int(threadIdx.x) / 32, 0);
     if (warp == 0)
       load_tiles<Config>(p, grid, maps, barriers, tiles, k_tile, v_tile, q_ring, do_ring, statistics);

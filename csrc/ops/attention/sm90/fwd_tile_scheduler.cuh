@@ -95,9 +95,8 @@ struct alignas(16) WorkTile {
   int key_begin, key_end;  // key tiles
   int clear_from;          // from this key tile on, every row sees the left end of its window
   int head, batch;
-  int q_row,
-      k_row;  // where the sequence begins; with a cache k_row is its number, with a mask where its list begins
-  int edge;   // if warpgroups share the key tiles: from this key tile on, some row does not see all keys
+  int q_row, k_row;  // where the sequence begins; with a cache k_row is its number, with a mask its list
+  int edge;  // if warpgroups share the key tiles: from this key tile on, some row does not see all keys
 };
 
 // Its key tiles are the steps of a list (cache/block_mask.cuh), and each of them asks the mask.
