@@ -39,15 +39,17 @@ def newest(lines: list[Line]) -> list[Line]:
 
 
 def suite(*names: str) -> list[Line]:
-    """The rates of the last run of these suites, forward and backward each its own: a kernel that is changed
-    is measured anew, and figures of different runs are not in one row.
+    """The rates of these suites, of the last run of each shape, causal or not and all providers together: a
+    kernel that is changed is measured anew, and what is compared comes from one run.
     """
     lines = [line for line in lines_of("attention_suites") if line["case"].get("suite") in names]
-    found = []
-    for direction in ("forward", "backward"):
-        of = [line for line in lines if line["case"]["direction"] == direction]
-        found += [line for line in newest(of) if line["metric"] == "rate"] if of else []
-    return found
+    last = {shape_of(line): line["run"] for line in lines}
+    found = [line for line in lines if line["metric"] == "rate" and line["run"] == last[shape_of(line)]]
+    return sorted(found, key=lambda line: line["case"]["direction"] != "forward")
+
+
+def shape_of(line: Line) -> tuple[Any, ...]:
+    return tuple((k, v) for k, v in sorted(line["case"].items()) if k != "causal" and v is not None)
 
 
 def told(lines: list[Line], name: str) -> str:
@@ -57,8 +59,11 @@ def told(lines: list[Line], name: str) -> str:
         for what, key in (("", "gpu"), ("driver", "driver"), ("torch", "torch"), ("cuDNN", "cudnn"))
         if one[key] is not None
     )
-    commits = ", ".join(dict.fromkeys(line["git"] for line in lines))
-    return f"{where}, {one['date'][:10]}, commit {commits} ([lines](results:{name}.jsonl))"
+    dates, commits = (
+        ", ".join(dict.fromkeys(found))
+        for found in ((line["date"][:10] for line in lines), (line["git"] for line in lines))
+    )
+    return f"{where}, {dates}, commit {commits} ([lines](results:{name}.jsonl))"
 
 
 def table(header: list[str], rows: list[list[str]]) -> list[str]:
