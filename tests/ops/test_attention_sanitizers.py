@@ -2,7 +2,8 @@
 """flash_attention's kernels under NVIDIA's compute-sanitizer, on the portable path and on the device's own.
 
 "keys" are the kernels for keys in a cache and block masks. What the tools cannot follow is left out and told
-in docs/notebook/attention.md: initcheck does not see TMA write, and racecheck takes some arrivals of the forward at head_dim 256 for too few.
+in docs/notebook/attention.md: initcheck does not see TMA write, and racecheck takes some arrivals of the
+forward at head_dim 256 for too few.
 """
 
 from __future__ import annotations
