@@ -24,8 +24,8 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(list(_MODULES))
 _NOTHING = os.devnull
 _ALONE = {"csrc/ops/attention/cpu/": ("tests/ops/keys/test_attention_tasks.py", "attention_cpu.cpp")}
-"""By folder the test that compiles its headers itself, in seconds, and what it compiles: the library is built
-for those alone that survive it."""
+"""By folder the test that compiles its headers itself, in seconds, and what it compiles. It comes first, also
+when it was not recorded: the library is built for those alone that survive it."""
 _OTHER_TREE = "the tests ran another tree"
 
 
@@ -70,22 +70,21 @@ class Tree:
         """The outcome, and the test that failed: killed, survived, timeout, invalid (it does not compile),
         unreached (no test runs the line) or error (pytest did not find the tests).
         """
-        if not tests:
-            return "unreached", ""
         if mutant is None:
             return self._run(tests, timeout, True)
+        test, source = next((v for k, v in _ALONE.items() if mutant.file.startswith(k)), ("", ""))
+        if not tests and not test:
+            return "unreached", ""
         file = self.root / mutant.file
         text = file.read_text()
         is_cpp = file.suffix != ".py"
         try:
             file.write_text(text[: mutant.start] + mutant.new + text[mutant.end :])
-            test, source = next((v for k, v in _ALONE.items() if mutant.file.startswith(k)), ("", ""))
-            alone = [one for one in tests if test and one.startswith(test)]
-            if alone and (found := self._run(alone, timeout, False))[0] != "survived":
+            if test and (found := self._run([test], timeout, False))[0] != "survived":
                 return found if self._compiles(source) else ("invalid", "")
             if is_cpp and not self.build():
                 return "invalid", ""
-            return self._run(tests, timeout, False)
+            return self._run(tests, timeout, False) if tests else ("survived", "")
         finally:
             file.write_text(text)
 

@@ -92,12 +92,15 @@ struct Tensor {
   Tensor(int rows, int heads, int dim)
       : rows(rows), heads(heads), dim(dim), values(size_t(rows) * heads * dim) {}
   View view() { return {values.data(), 0, int64_t{heads} * dim, dim}; }
+  T& at(int row, int head, int column) { return values[(size_t(row) * heads + head) * dim + column]; }
   void fill(unsigned seed) {
     std::mt19937 generator(seed);
     std::normal_distribution<float> draw(0, 1);
     for (T& one : values) one = T(static_cast<float>(BFloat16(draw(generator))));
   }
 };
+
+double sink_of(int head) { return head % 2 ? 1.5 : -std::numeric_limits<double>::infinity(); }
 
 template <class T, class Acc>
 struct Results {
@@ -112,8 +115,10 @@ Results<T, Acc> run(const Case& c) {
       dout(c.q_len, c.heads, c.dim_v);
   q.fill(1), k.fill(2), v.fill(3), dout.fill(4);
   Results<T, Acc> r{dout, q, k, v, std::vector<Acc>(c.heads * c.q_len), std::vector<Acc>(c.heads * c.q_len)};
+  for (auto* one : {&r.out, &r.dq, &r.dk, &r.dv})  // each number is written
+    std::fill(one->values.begin(), one->values.end(), T(std::numeric_limits<float>::quiet_NaN()));
   std::vector<Acc> sink(c.heads);
-  for (int h = 0; h < c.heads; ++h) sink[h] = h % 2 ? Acc(1.5) : -std::numeric_limits<Acc>::infinity();
+  for (int h = 0; h < c.heads; ++h) sink[h] = Acc(sink_of(h));
   const Problem problem{ElementType::kFloat32,
                         1,
                         c.heads,
@@ -157,10 +162,53 @@ Results<T, Acc> run(const Case& c) {
   return r;
 }
 
+// The formulas themselves, pair by pair; nothing of what is tested.
+Results<double, double> exactly(const Case& c) {
+  Tensor<double> q(c.q_len, c.heads, c.dim), k(c.k_len, c.kv_heads, c.dim), v(c.k_len, c.kv_heads, c.dim_v),
+      dout(c.q_len, c.heads, c.dim_v), out = dout, dq = q, dk = k, dv = v;
+  q.fill(1), k.fill(2), v.fill(3), dout.fill(4);
+  Results<double, double> r{out, dq, dk, dv, std::vector<double>(c.heads * c.q_len), {}};
+  const int shift = c.k_len - c.q_len;
+  for (int h = 0; h < c.heads; ++h) {
+    const int kv = h / (c.heads / c.kv_heads);
+    for (int i = 0; i < c.q_len; ++i) {
+      std::vector<double> p(c.k_len), slope(c.k_len, 1), dp(c.k_len);
+      double sum = c.sink && h % 2 ? std::exp(sink_of(h)) : 0, delta = 0;
+      for (int j = 0; j < c.k_len; ++j) {
+        double score = 0;
+        for (int d = 0; d < c.dim; ++d) score += q.at(i, h, d) * k.at(j, kv, d);
+        score *= c.scale;
+        if (c.softcap > 0) {
+          const double bent = std::tanh(score / c.softcap);
+          score = c.softcap * bent, slope[j] = 1 - bent * bent;
+        }
+        const bool seen =
+            (c.left < 0 || j >= i + shift - c.left) && (c.right < 0 || j <= i + shift + c.right);
+        p[j] = seen ? std::exp(score) : 0, sum += p[j];
+      }
+      r.lse[h * c.q_len + i] = std::log(sum);
+      for (int j = 0; j < c.k_len; ++j) {
+        p[j] = sum > 0 ? p[j] / sum : 0;
+        for (int d = 0; d < c.dim_v; ++d) {
+          r.out.at(i, h, d) += p[j] * v.at(j, kv, d), dp[j] += dout.at(i, h, d) * v.at(j, kv, d);
+          r.dv.at(j, kv, d) += p[j] * dout.at(i, h, d);
+        }
+        delta += p[j] * dp[j];
+      }
+      for (int j = 0; j < c.k_len; ++j) {
+        const double ds = p[j] * (dp[j] - delta) * slope[j] * c.scale;
+        for (int d = 0; d < c.dim; ++d)
+          r.dq.at(i, h, d) += ds * k.at(j, kv, d), r.dk.at(j, kv, d) += ds * q.at(i, h, d);
+      }
+    }
+  }
+  return r;
+}
+
 template <class Products>
 void compare(const char* kind, const Case& c) {
   const auto got = run<BFloat16, float, Products>(c);
-  const auto exact = run<double, double, Fma<double, double, 16>>(c);
+  const auto exact = exactly(c);
   std::printf("%s %s", kind, c.name);
   const auto print = [](const auto& ours, const auto& truth) {
     double error = 0, top = 0;
