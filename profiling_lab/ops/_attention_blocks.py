@@ -43,7 +43,8 @@ def flash_attention_with_block_mask(
     The forward is a kernel on compute capability 9.0, whose time follows the blocks that are listed. The
     backward, and everything elsewhere, is plain torch over these blocks alone, a number of tiles at a time:
     about 200 MB besides what it reads and writes, which it has in float32, too; derivatives beyond the first
-    keep what that computes. Under autocast q, k and v are cast. Raises ValueError for what does not fit together.
+    keep what that computes. Under autocast q, k and v are cast. Raises ValueError for what does not fit
+    together.
     """
     tables = block_mask if isinstance(block_mask, BlockMaskTables) else prepare_block_mask(block_mask)
     if torch.is_autocast_enabled(q.device.type):
