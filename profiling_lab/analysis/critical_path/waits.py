@@ -183,8 +183,9 @@ def _feeds_graph(
     rows = np.flatnonzero((number >= 0) & (kind_of[number] == CudaCall.GRAPH_LAUNCH))
     in_call = np.minimum(operations.end_ns[rows], end_ns[number[rows]]) - operations.start_ns[rows]
     busy_ns = np.bincount(number[rows], weights=np.maximum(in_call, 0), minlength=len(start_ns))
-    is_busy: npt.NDArray[np.bool_] = busy_ns >= _BUSY_FRAC * (end_ns - start_ns)
-    return is_busy & (kind_of == CudaCall.GRAPH_LAUNCH)
+    is_busy = busy_ns >= _BUSY_FRAC * (end_ns - start_ns)
+    feeds: npt.NDArray[np.bool_] = is_busy & (kind_of == CudaCall.GRAPH_LAUNCH)
+    return feeds
 
 
 def _usual_launch(took_ns: I64) -> int:
