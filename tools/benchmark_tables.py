@@ -376,7 +376,7 @@ def ops() -> list[str]:
         at["provider"]: at["value"] for at in newest_run("heavy_layer_step") if at["metric"] == "step_time"
     }
     rows = [
-        (_op("flash_attention", "attention"), "exact attention; windows, varlen",
+        (_op("flash_attention", "attention"), "exact; varlen, caches, block masks",
          f"{both('attention', 'rate', 'flash', ('sdpa-cudnn',))} cuDNN"),
         (_op("layer_norm_gelu", "layer_norm_gelu"), "LayerNorm and GELU",
          f"{both('layer_norm_gelu', 'share_of_copy', 'ours', peers, dtype='bfloat16')} eager or compile"),

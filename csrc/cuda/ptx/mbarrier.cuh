@@ -25,6 +25,12 @@ __device__ __forceinline__ void mbarrier_arrive_expect_tx(uint32_t barrier, uint
                : "memory");
 }
 
+// Arrives once when all copies that this thread has begun by cp.async are complete. PTX ISA,
+// "cp.async.mbarrier.arrive".
+__device__ __forceinline__ void cp_async_arrive(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 // Waits until the phase with this parity has completed. The instruction itself suspends the thread for a
 // while.
 __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity) {

@@ -46,8 +46,13 @@ inline void mbarrier_arrive_expect_tx(std::uint32_t barrier, std::uint32_t bytes
 }
 inline void mbarrier_wait(std::uint32_t barrier, std::uint32_t parity) {
   Mbarrier& it = mbarrier_at(barrier);
-  std::unique_lock lock(it.mutex);
-  it.changed.wait(lock, [&] { return it.phase % 2 != parity; });
+  {
+    std::unique_lock lock(it.mutex);
+    it.changed.wait(lock, [&] { return it.phase % 2 != parity; });
+  }
+#ifdef WHOLE_WARPS_WAIT  // and go on together: no lane tests the barrier after another has given the buffer back
+  __syncwarp();
+#endif
 }
 
 }  // namespace plab::cuda::ptx
