@@ -43,6 +43,7 @@ struct ThreadState {
   bool ending = false;  // this thread's Owner is destroyed
   cupti::Domain domain{};
   uint64_t entry_cost = 0;  // in ticks
+  uint64_t torch_thread = 0;  // torch's number of this thread, once it is known
   LaunchEvent event{};
 };
 static_assert(std::is_trivially_destructible_v<ThreadState>);
@@ -64,7 +65,7 @@ struct Owner {
 };
 
 // Calls after the Owner is gone get a ring each, which is released when the call ends.
-void take_ring(ThreadState& thread, LaunchRings* rings) {
+[[gnu::cold]] void take_ring(ThreadState& thread, LaunchRings* rings) {
   if (!thread.ending) {
     static thread_local Owner owner;
     (void)owner;
@@ -73,7 +74,7 @@ void take_ring(ThreadState& thread, LaunchRings* rings) {
   thread.ring = thread.held->get();
 }
 
-void enter(ThreadState& thread, LaunchRings* rings, cupti::Domain domain, uint32_t cbid,
+[[gnu::hot]] void enter(ThreadState& thread, LaunchRings* rings, cupti::Domain domain, uint32_t cbid,
            const cupti::CallbackData& call) {
   const uint64_t now_session = session.load(std::memory_order_relaxed);
   if (thread.session != now_session) {
@@ -96,8 +97,9 @@ void enter(ThreadState& thread, LaunchRings* rings, cupti::Domain domain, uint32
   event.stream = synchronization::stream_of(domain, cbid, call);
   event.flags = domain == cupti::Domain::kDriver ? uint8_t{spool::kApiDriver} : uint8_t{0};
   event.stack = take_stacks.load(std::memory_order_relaxed) ? python_stacks::capture() : 0;
-  autograd_link::Reading reading;
+  autograd_link::Reading reading{.self_thread = thread.torch_thread};
   if (autograd_link::read(&reading)) {
+    thread.torch_thread = reading.self_thread;
     event.flags |= spool::kApiLinked;
     if (reading.backward) event.flags |= spool::kApiBackward;
     event.peek_seq = reading.peek_seq;
@@ -188,7 +190,7 @@ void disarm() noexcept {
   take_stacks = false;
 }
 
-void on_call(void* graph_nodes, cupti::Domain domain, uint32_t cbid, const void* data) {
+[[gnu::hot]] void on_call(void* graph_nodes, cupti::Domain domain, uint32_t cbid, const void* data) {
   LaunchRings* rings = active_rings.load(std::memory_order_acquire);
   // The caller is the CUDA driver, which no exception may cross.
   try {

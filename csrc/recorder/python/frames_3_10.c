@@ -8,15 +8,17 @@
 
 const char* plab_frames_unusable(void) { return NULL; }
 
-int plab_walk_frames(PyThreadState* thread, PlabFrame* frames, int room, int* truncated) {
+void plab_walk_frames(PyThreadState* thread, PlabFrames* frames) {
+  plab_prefetch_frames(frames);
   int count = 0;
   const PyFrameObject* frame = thread->frame;
-  for (; frame != NULL && count < room; frame = frame->f_back, ++count) {
-    frames[count].code = frame->f_code;
-    frames[count].offset = frame->f_lasti * 2;  // f_lasti counts instructions of two bytes
+  for (; frame != NULL && count < PLAB_MAX_FRAMES; frame = frame->f_back, ++count) {
+    frames->code[count] = frame->f_code;
+    frames->offset[count] = frame->f_lasti * 2;  // f_lasti counts instructions of two bytes
+    frames->link[count] = &frame->f_back;
   }
-  *truncated = frame != NULL;
-  return count;
+  frames->count = count;
+  frames->truncated = frame != NULL;
 }
 
 #else

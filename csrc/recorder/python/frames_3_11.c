@@ -9,20 +9,22 @@
 
 const char* plab_frames_unusable(void) { return NULL; }
 
-int plab_walk_frames(PyThreadState* thread, PlabFrame* frames, int room, int* truncated) {
+void plab_walk_frames(PyThreadState* thread, PlabFrames* frames) {
+  plab_prefetch_frames(frames);
   int count = 0;
   const _PyInterpreterFrame* frame = thread->cframe->current_frame;
-  for (; frame != NULL && count < room; frame = frame->previous) {
+  for (; frame != NULL && count < PLAB_MAX_FRAMES; frame = frame->previous) {
 #if PY_VERSION_HEX >= 0x030C0000
     if (frame->owner >= FRAME_OWNED_BY_CSTACK) continue;  // a marker of the C stack, not a Python frame
 #endif
-    frames[count].code = frame->f_code;
-    frames[count].offset =
+    frames->code[count] = frame->f_code;
+    frames->offset[count] =
         (int32_t)((const char*)frame->prev_instr - (const char*)_PyCode_CODE(frame->f_code));
+    frames->link[count] = &frame->previous;
     ++count;
   }
-  *truncated = frame != NULL;
-  return count;
+  frames->count = count;
+  frames->truncated = frame != NULL;
 }
 
 #else

@@ -52,21 +52,23 @@ static inline const char* pointer_at(const char* base, size_t offset) {
   return *(const char* const*)(base + offset);
 }
 
-int plab_walk_frames(PyThreadState* thread, PlabFrame* frames, int room, int* truncated) {
+void plab_walk_frames(PyThreadState* thread, PlabFrames* frames) {
+  plab_prefetch_frames(frames);
   int count = 0;
   const char* frame = pointer_at((const char*)thread, at.current_frame);
-  for (; frame != NULL && count < room; frame = pointer_at(frame, at.previous)) {
+  for (; frame != NULL && count < PLAB_MAX_FRAMES; frame = pointer_at(frame, at.previous)) {
     if (frame[at.owner] >= kFirstShimOwner) continue;
     // 3.14 keeps two tag bits in the reference.
     const uintptr_t code = (uintptr_t)pointer_at(frame, at.executable) & ~(uintptr_t)3;
     if (code == 0) continue;
-    frames[count].code = (const PyCodeObject*)code;
-    frames[count].offset =
+    frames->code[count] = (const PyCodeObject*)code;
+    frames->offset[count] =
         (int32_t)(pointer_at(frame, at.instr_ptr) - ((const PyCodeObject*)code)->co_code_adaptive);
+    frames->link[count] = frame + at.previous;
     ++count;
   }
-  *truncated = frame != NULL;
-  return count;
+  frames->count = count;
+  frames->truncated = frame != NULL;
 }
 
 #else
