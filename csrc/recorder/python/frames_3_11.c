@@ -7,24 +7,40 @@
 
 #include <internal/pycore_frame.h>
 
+typedef const _PyInterpreterFrame* PlabLink;
+
+static inline PlabLink first_frame(PyThreadState* thread) { return thread->cframe->current_frame; }
+static inline PlabLink caller(PlabLink frame) { return frame->previous; }
+static inline uintptr_t position(PlabLink frame) {
+  return (uintptr_t)frame->prev_instr;
+}  // in its code object
+
+#if PY_VERSION_HEX >= 0x030C0000
+// What the frames that mark the C stack execute. Their owner says the same, in another cache line.
+static const PyCodeObject* marker_code;
+
+const char* plab_frames_unusable(void) {
+  PlabLink frame = first_frame(PyThreadState_Get());
+  while (frame != NULL && frame->owner < FRAME_OWNED_BY_CSTACK) frame = caller(frame);
+  if (frame == NULL) return "the interpreter's own frames are not among those of Python";
+  marker_code = frame->f_code;
+  return NULL;
+}
+
+static inline int is_python(PlabLink frame) { return frame->f_code != marker_code; }
+#else
 const char* plab_frames_unusable(void) { return NULL; }
 
-void plab_walk_frames(PyThreadState* thread, PlabFrames* frames) {
-  plab_prefetch_frames(frames);
-  int count = 0;
-  const _PyInterpreterFrame* frame = thread->cframe->current_frame;
-  for (; frame != NULL && count < PLAB_MAX_FRAMES; frame = frame->previous) {
-#if PY_VERSION_HEX >= 0x030C0000
-    if (frame->owner >= FRAME_OWNED_BY_CSTACK) continue;  // a marker of the C stack, not a Python frame
+static inline int is_python(PlabLink frame) { return (void)frame, 1; }
 #endif
-    frames->code[count] = frame->f_code;
-    frames->offset[count] =
-        (int32_t)((const char*)frame->prev_instr - (const char*)_PyCode_CODE(frame->f_code));
-    frames->link[count] = &frame->previous;
-    ++count;
-  }
-  frames->count = count;
-  frames->truncated = frame != NULL;
+
+#include "recorder/python/frames_walk.h"
+
+PlabFrame plab_frame(const PlabFrames* frames, int i) {
+  const _PyInterpreterFrame* frame = frames->frame[i];
+  const PlabFrame found = {
+      frame->f_code, (int32_t)((const char*)frame->prev_instr - (const char*)_PyCode_CODE(frame->f_code))};
+  return found;
 }
 
 #else

@@ -63,9 +63,10 @@ PyObject* probe(PyObject*, PyObject*) {
     const Owned owned_code(reinterpret_cast<PyObject*>(PyFrame_GetCode(object)));
     const auto* code = reinterpret_cast<const PyCodeObject*>(owned_code.get());
     const int line = PyFrame_GetLineNumber(object);
-    const bool same_code = walked->code[i] == code;
+    const PlabFrame found = plab_frame(walked.get(), i);
+    const bool same_code = found.code == code;
     const bool ours = same_code && python_code::file(code) == kFile;
-    if (!same_code || (ours && python_code::line(code, walked->offset[i]) != line)) {
+    if (!same_code || (ours && python_code::line(code, found.offset) != line)) {
       g_outcome->difference = "frame " + std::to_string(i) + " should be " + describe(code, line);
       Py_RETURN_NONE;
     }

@@ -55,13 +55,13 @@ std::atomic<const Launcher*> g_launcher{nullptr};
 
 // How many of the outermost frames are the launcher's. A greenlet has none of them, on whatever thread: its
 // chain of frames begins with its own function.
-int launcher_frames(PyThreadState* thread, const PlabFrames& frames) {
+[[gnu::cold]] int launcher_frames(PyThreadState* thread, const PlabFrames& frames) {
   const Launcher* launcher = g_launcher.load(std::memory_order_acquire);
   if (launcher == nullptr || thread->id != launcher->thread) return 0;
   if (frames.truncated) return 0;  // they were not reached
   const int most = std::min(frames.count, static_cast<int>(launcher->code.size()));
   int found = 0;
-  while (found < most && frames.code[frames.count - 1 - found] == launcher->code[found]) ++found;
+  while (found < most && plab_frame(&frames, frames.count - 1 - found).code == launcher->code[found]) ++found;
   return found;
 }
 
@@ -73,7 +73,7 @@ void pin_running_code(Shared& shared) {
     plab_walk_frames(thread, frames.get());
     const std::lock_guard lock(shared.mutex);
     for (int i = 0; i < frames->count; ++i) {
-      const PyCodeObject* code = frames->code[i];
+      const PyCodeObject* code = plab_frame(frames.get(), i).code;
       const auto known = shared.by_address.find(code);
       if (known == shared.by_address.end() || known->second.pinned) continue;
       if (known->second.content != python_code::content(code)) continue;
@@ -111,7 +111,7 @@ Known identify(Shared& shared, const PyCodeObject* code) {
   return shared.by_address[code] = {id, content, false};
 }
 
-[[gnu::cold]] ResolvedFrame resolve_frame(Shared& shared, StackId parent, const Frame& frame) {
+[[gnu::cold]] ResolvedFrame resolve_frame(Shared& shared, StackId parent, const PlabFrame& frame) {
   if (!python_code::is_code(frame.code)) return {parent, false};  // the interpreter's own frame
   const std::lock_guard lock(shared.mutex);
   if (g_active.load(std::memory_order_relaxed) == nullptr) return {parent, false};
@@ -183,11 +183,11 @@ bool start(std::string* why_not) {
   return true;
 }
 
-[[gnu::hot]] StackId capture() noexcept {
+[[gnu::hot]] StackId capture(ThreadStacks** known) noexcept {
   if (g_active.load(std::memory_order_relaxed) == nullptr) return 0;
   PyThreadState* thread = PyGILState_GetThisThreadState();
   if (thread == nullptr) return 0;
-  ThreadStacks* mine = this_thread_stacks();
+  ThreadStacks* mine = known != nullptr && *known != nullptr ? *known : this_thread_stacks(known);
   return mine == nullptr ? 0 : capture_of(thread, *mine);
 }
 
@@ -201,16 +201,17 @@ bool start(std::string* why_not) {
   const uint32_t epoch = g_epoch.load(std::memory_order_acquire);
   PlabFrames& frames = memory.frames();
   plab_walk_frames(thread, &frames);
-  const int depth = frames.count - launcher_frames(thread, frames);
   bool unpinned = false;
   StackId stack = 0;
   try {
     const StackId root = frames.truncated ? truncation_node(*shared) : 0;
-    stack = memory.find(depth, root, epoch, [&](StackId parent, const Frame& frame) {
-      const ResolvedFrame found = resolve_frame(*shared, parent, frame);
-      unpinned |= !found.lasting;
-      return found;
-    });
+    stack = memory.find(
+        root, epoch, [&] { return launcher_frames(thread, frames); },
+        [&](StackId parent, const PlabFrame& frame) {
+          const ResolvedFrame found = resolve_frame(*shared, parent, frame);
+          unpinned |= !found.lasting;
+          return found;
+        });
   } catch (...) {
     g_failed.fetch_add(1, std::memory_order_relaxed);
     return 0;
@@ -233,10 +234,12 @@ void hide_callers() {
   auto launcher = std::make_unique<Launcher>();
   launcher->thread = thread->id;
   for (int i = frames->count - 1; i >= 0; --i) {
-    Py_INCREF(const_cast<PyCodeObject*>(frames->code[i]));
-    launcher->code.push_back(frames->code[i]);
+    const PyCodeObject* code = plab_frame(frames.get(), i).code;
+    Py_INCREF(const_cast<PyCodeObject*>(code));
+    launcher->code.push_back(code);
   }
   g_launcher.store(launcher.release(), std::memory_order_release);
+  g_epoch.fetch_add(1);  // what a stack had of them is known no more
 }
 
 void resolve() {

@@ -6,6 +6,7 @@
 // and the sizes of CUDA 13.0.
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sys/mman.h>
 #include <x86intrin.h>
 
 #include <algorithm>
@@ -337,21 +338,44 @@ PLAB_FAKE uint64_t fake_slowest_launch(uint64_t milliseconds) {
   return slowest;
 }
 
+namespace {
+
+constexpr size_t kOtherBytes = size_t{64} << 20, kCodeStep = 64;
+
+// A function of so many bytes that runs through its first n cache lines: in each it counts n down, returns at 0, and
+// else jumps to the next.
+using Code = void (*)(uint64_t lines);
+Code other_code_of(size_t bytes) {
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  auto* code = static_cast<uint8_t*>(memory);
+  // dec rdi; jz +2; jmp +56; ret
+  constexpr uint8_t kLine[] = {0x48, 0xff, 0xcf, 0x74, 0x02, 0xeb, 0x39, 0xc3};
+  for (size_t at = 0; at < bytes; at += kCodeStep) std::memcpy(code + at, kLine, sizeof kLine);
+  code[bytes - kCodeStep + 5] = 0xc3;
+  mprotect(memory, bytes, PROT_READ | PROT_EXEC);
+  return reinterpret_cast<Code>(memory);
+}
+
+}  // namespace
+
 // What the recorder's callbacks alone take for a launch, in picoseconds: CUPTI's own work and this file's locks are
 // left out. A launch makes two runtime callbacks and two of its driver call. Before it, `evicted_bytes` of other
-// memory are read, as the work of a framework between two launches would.
+// memory are read and as many of other code run, as the work of a framework between two launches would.
 PLAB_FAKE uint64_t fake_timed_launch(uint64_t evicted_bytes) {
-  static const std::vector<uint8_t> other(size_t{64} << 20, 1);
+  static const std::vector<uint8_t> other(kOtherBytes, 1);
+  static const auto other_code = other_code_of(kOtherBytes);
   static const double tick_ps = [] {
     using Clock = std::chrono::steady_clock;
     const auto begin = Clock::now();
     const uint64_t first = __rdtsc();
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     const uint64_t ticks = __rdtsc() - first;
-    return std::chrono::duration<double, std::pico>(Clock::now() - begin).count() / static_cast<double>(ticks);
+    return std::chrono::duration<double, std::pico>(Clock::now() - begin).count() /
+           static_cast<double>(ticks);
   }();
   volatile uint8_t seen = 0;
   for (uint64_t at = 0; at < evicted_bytes; at += 64) seen = seen + other[at];
+  if (evicted_bytes) other_code(evicted_bytes / kCodeStep);
   uint64_t slot = 0;
   int result = 0;
   CallbackData data{};
