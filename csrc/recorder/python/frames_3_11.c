@@ -9,7 +9,10 @@
 
 typedef const _PyInterpreterFrame* PlabLink;
 
-static inline PlabLink first_frame(PyThreadState* thread) { return thread->cframe->current_frame; }
+// A thread that Python never saw puts its state into the interpreter's list before it sets it up, without the GIL.
+static inline PlabLink first_frame(PyThreadState* thread) {
+  return thread->cframe != NULL ? thread->cframe->current_frame : NULL;
+}
 static inline PlabLink caller(PlabLink frame) { return frame->previous; }
 static inline uintptr_t position(PlabLink frame) {
   return (uintptr_t)frame->prev_instr;
