@@ -7,15 +7,16 @@
 
 Nanoseconds per launch: two callbacks of the runtime's call, two of the driver's call that it makes.
 
-Without an option each launch has the stack of the one before. With --modules the stacks are about 40 frames deep and
-differ from launch to launch; this needs no torch, so it runs on every Python. With --step a small GPT-2 of
-transformers makes its training steps on the CPU, and each operator launches: torch has used the caches in between.
-Launches of backward are not counted: on a GPU they come from a thread without Python frames.
+Without an option each launch has the stack of the one before. With --modules the stacks are about 40 frames
+deep and differ from launch to launch; this needs no torch, so it runs on every Python. With --step a small
+GPT-2 of transformers makes its training steps on the CPU, and each operator launches: torch has used the
+caches in between. Launches of backward are not counted: on a GPU they come from a thread without Python
+frames.
 
 Other memory is read and other code run before each launch, to see how much the caches matter.
 
-A figure is the mean over the launches of a step (or over 100 in a row) of each one's lower quartile in all steps:
-what else the machine does is in the upper ones.
+A figure is the mean over the launches of a step (or over 100 in a row) of each one's lower quartile in all
+steps: what else the machine does is in the upper ones.
 """
 
 from __future__ import annotations
