@@ -136,7 +136,7 @@ def _status(rank: int, run: Callable[[], None], folder: Path) -> int:
         run()
         return 0
     except BaseException as error:  # a learner's code may raise anything, and the learner must see it
-        failed_ns = time.monotonic_ns()  # one clock for all ranks; a file's time is coarser than what follows an error
+        failed_ns = time.monotonic_ns()  # one clock for all ranks, and finer than the times of files
         traceback.print_exc()
         said = f"rank {rank} raises {type(error).__name__}: {error}".splitlines()
         (folder / f"error{rank}.{failed_ns}").write_text(said[0])
