@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kOtherBytes = size_t{64} << 20, kCodeStep = 64;
 
-// A function of so many bytes that runs through its first n cache lines: in each it counts n down, returns at 0, and
+// A function of that size that runs through its first n cache lines: in each it counts n down, returns at 0, and
 // else jumps to the next.
 using Code = void (*)(uint64_t lines);
 Code other_code_of(size_t bytes) {
