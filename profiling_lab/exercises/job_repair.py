@@ -87,12 +87,9 @@ def child(what: str, starter: str, repaired: str, number: str) -> None:
     sys.stdout.write(f"{json.dumps(found)}\n")
 
 
-def in_ranks(
-    work: Callable[[int], Any], backend: str, ranks: int = RANKS, patience_s: float = PATIENCE_S
-) -> Any:
+def in_ranks(work: Callable[[int], Any], backend: str, ranks: int = RANKS) -> Any:
     """Run work(rank) in forks of this process, which are a process group; what it gives on rank 0.
 
-    patience_s: how long a rank waits for the others in a collective.
     Raises SystemExit with the error of the rank that failed first.
     """
     import torch  # once for all of them
@@ -101,6 +98,7 @@ def in_ranks(
     def as_rank(rank: int, folder: Path) -> None:
         torch.set_num_threads(1)
         os.environ.update({"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)})
+        os.environ["TORCH_DIST_INIT_BARRIER"] = "1"  # no rank fails while another one still connects to it
         if backend == "nccl":
             torch.cuda.set_device(rank)
         distributed.init_process_group(
@@ -108,7 +106,7 @@ def in_ranks(
             store=distributed.FileStore(str(folder / "store"), ranks),
             rank=rank,
             world_size=ranks,
-            timeout=timedelta(seconds=patience_s),
+            timeout=timedelta(seconds=PATIENCE_S),
         )
         found = work(rank)
         if rank == 0:
@@ -123,7 +121,7 @@ def in_ranks(
                 os._exit(_status(rank, partial(as_rank, rank, folder), folder))
             children.append(pid)
         statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
-        errors = sorted(folder.glob("error*"), key=lambda path: path.stat().st_mtime_ns)
+        errors = sorted(folder.glob("error*"), key=lambda path: int(path.suffix[1:]))
         if errors:
             sys.exit(errors[0].read_text())
         for rank, status in enumerate(statuses):
@@ -138,9 +136,10 @@ def _status(rank: int, run: Callable[[], None], folder: Path) -> int:
         run()
         return 0
     except BaseException as error:  # a learner's code may raise anything, and the learner must see it
+        failed_ns = time.monotonic_ns()  # one clock for all ranks, and finer than the times of files
         traceback.print_exc()
         said = f"rank {rank} raises {type(error).__name__}: {error}".splitlines()
-        (folder / f"error{rank}").write_text(said[0])
+        (folder / f"error{rank}.{failed_ns}").write_text(said[0])
         return 1
     finally:
         sys.stdout.flush()

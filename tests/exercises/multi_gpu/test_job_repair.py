@@ -21,7 +21,7 @@ from profiling_lab.exercises.exercise import CheckStatus, Exercise, Need
 from profiling_lab.exercises.program_repair import Goal
 
 IN_RANKS = """
-import json, os, sys, time
+import json, os, sys
 import torch
 from torch import distributed
 from profiling_lab.exercises.job_repair import in_ranks
@@ -29,7 +29,7 @@ from profiling_lab.exercises.job_repair import in_ranks
 def of_rank(rank):
     {body}
 
-print(json.dumps(in_ranks(of_rank, "gloo", ranks={ranks}, patience_s=3.0)))
+print(json.dumps(in_ranks(of_rank, "gloo", ranks={ranks})))
 """
 
 
@@ -54,12 +54,13 @@ return [rank, x.item(), os.environ["LOCAL_RANK"], os.environ["WORLD_SIZE"]]"""
         ('if rank:\n    raise ValueError("mine")\nreturn 1', "rank 1 raises ValueError: mine"),
         ("if rank:\n    os._exit(7)\nreturn 1", "rank 1 ended with status 7"),
         ("if rank:\n    sys.exit(3)\nreturn 1", "rank 1 raises SystemExit: 3"),
+        ("if not rank:\n    distributed.barrier()\nreturn 1", "rank 0 raises RuntimeError"),
         (
-            "if not rank:\n    distributed.barrier()\nelse:\n    time.sleep(5)\nreturn 1",
-            "rank 0 raises RuntimeError",
+            'distributed.barrier()\nif rank:\n    raise ValueError("mine")\ndistributed.barrier()',
+            "rank 1 raises ValueError: mine",
         ),
     ],
-    ids=["an error", "an exit", "sys.exit", "a rank that waits in vain"],
+    ids=["an error", "an exit", "sys.exit", "a rank that the other one leaves", "the first error of two"],
 )  # fmt: skip
 def test_a_rank_that_fails_is_named(body: str, sentence: str, tmp_path: Path) -> None:
     done = run_ranks(tmp_path, body)
