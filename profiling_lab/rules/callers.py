@@ -11,7 +11,7 @@ import numpy as np
 
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.view import View
-from profiling_lab.trace.columns import I64
+from profiling_lab.trace.columns import I32, I64
 
 
 def connected(view: View, rows: I64) -> Iterator[I64]:
@@ -47,6 +47,17 @@ def callers(view: View) -> set[tuple[str, str]]:
         frames = (stacks.frames[number] for number in np.unique(stacks.frame[row[row > 0]]).tolist())
         found.update((frame.file, frame.function) for frame in frames)
     return found
+
+
+def work_of_line(view: View) -> I32:
+    """Per line number that of the work that it belongs to: lines of one function do one work, but not if the
+    function leaves the work to others of yours. -1 last, for what has no line.
+    """
+    places, leaving = [view.place(line) for line in range(view.lines)], callers(view)
+    leaves = [place is not None and (place.file, place.function) in leaving for place in places]
+    of_line = view.function_of_line[:-1]
+    alone = int(of_line.max(initial=-1)) + 1 + np.arange(len(of_line))
+    return np.append(np.where(leaves, alone, of_line), -1).astype(np.int32)
 
 
 def waiting_loops(view: View, rows: I64, passes: float) -> dict[int, int]:

@@ -19,6 +19,12 @@ def full_queue_ns(view: View, process: int) -> int:
     return within_recording(view, overheads.start_ns[rows], overheads.end_ns[rows])
 
 
+def launches_of(view: View, kernels: I64) -> I64:
+    """The calls that launched these kernels, each once. All kernels of a CUDA graph share one."""
+    call = view.attribution.call[kernels]
+    return np.unique(call[call >= 0]).astype(np.int64)
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchPace:
     """Whether the launches of some kernels kept up with the GPU."""

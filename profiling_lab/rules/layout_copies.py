@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.analysis.critical_path.savings import fewer
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import Finding, RuleResult, Threshold, ms, percent
@@ -44,17 +45,24 @@ def check(view: View) -> RuleResult:
     saved = np.where(needed, NEEDED_SAVED_FRAC, 1.0)
     findings = [
         *by_function(view, moves & ~casts & ~converts, view[SHARE], copies, REMEDY, saved),
-        *by_function(view, converts, view[SHARE], "kernels convert layouts for cuDNN", OF_CONVERSIONS),
+        *by_function(
+            view,
+            converts,
+            view[SHARE],
+            "kernels convert layouts for cuDNN",
+            OF_CONVERSIONS,
+            np.ones_like(saved),
+        ),
     ]
     return findings or names_tell_little(view) or ()
 
 
 def by_function(
-    view: View, counted: Mask, least_frac: float, what: str, remedy: str, saved: F64 | None = None
+    view: View, counted: Mask, least_frac: float, what: str, remedy: str, saved: F64
 ) -> list[Finding]:
     """One finding for each function in which such kernels take at least `least_frac` of the GPU time.
 
-    saved: per operation the fraction of its time that the remedy saves; else that of the rule.
+    saved: per operation the fraction that the remedy saves.
     """
     duration, findings = view.operations.duration_ns, []
     rows = np.flatnonzero(counted)
@@ -76,7 +84,8 @@ def by_function(
                 weight=duration[mine],
                 remedy=remedy,
                 confidence="medium",
-                wins_frac=None if saved is None else float(saved[mine] @ duration[mine]) / total_ns,
+                wins_frac=float(saved[mine] @ duration[mine]) / total_ns,
+                saving=fewer(mine, 1 - saved[mine]),
             )
         )
     return findings

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.analysis.critical_path.savings import fewer
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import STACKS, Abstain, RuleResult, Threshold, ms, percent, where
 from profiling_lab.rules.rule import Rule, Time
@@ -51,6 +52,7 @@ def check(view: View) -> RuleResult:
             rows=rows,
             weight=duration[rows],
             remedy=REMEDY,
+            saving=fewer(rows),
         )
     ]
 

@@ -14,6 +14,7 @@ import numpy as np
 from profiling_lab.analysis.busy import Busy
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.finding import LONGER, Abstain, RuleResult, Threshold, ms, where
+from profiling_lab.rules.launch_queue import launches_of
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I64
@@ -81,8 +82,7 @@ def _runs(view: View, rows: I64) -> list[I64]:
 
 def _launches(view: View, kernels: I64) -> int:
     """The number of launches: one for all kernels of a CUDA graph, one per kernel without a known call."""
-    call = view.attribution.call[kernels]
-    return len(np.unique(call[call >= 0])) + int((call < 0).sum())
+    return len(launches_of(view, kernels)) + int((view.attribution.call[kernels] < 0).sum())
 
 
 RULE = Rule(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.analysis.critical_path.savings import shorter
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import RuleResult, Threshold, ms, percent
@@ -62,6 +63,7 @@ def check(view: View) -> RuleResult:
                 weight=above_ns,
                 remedy=REMEDY,
                 confidence="medium",
+                saving=shorter(mine, 1 - above_ns / np.maximum(duration[mine], 1)),
             )
         )
     return findings or view.too_few_lines("that no line adds rows slowly") or ()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.analysis.critical_path.savings import Saving
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.finding import CALLS, Abstain, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.rule import Rule, Time
@@ -59,6 +60,7 @@ def check(view: View) -> RuleResult:
                 weight=view.operations.duration_ns[waited],
                 remedy=REMEDY,
                 confidence="low",
+                saving=Saving(freed=waited),
             )
         )
     if serial and not findings and not view.calls_of(CudaCall.STREAM_WAIT_EVENT).any():

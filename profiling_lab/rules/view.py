@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab.analysis.busy import Busy
+from profiling_lab.analysis.critical_path.savings import Saving
 from profiling_lab.analysis.device_spans import span_ns
 from profiling_lab.analysis.gaps.causes import Cause
 from profiling_lab.analysis.gaps.pieces import GapPieces, gap_pieces
@@ -68,7 +69,7 @@ class View(LineNumbers):
 
     def __init__(self, trace: Trace, own: tuple[str, ...] = (), steps_by: str | None = None) -> None:
         super().__init__(trace, own)
-        self._steps_by = steps_by
+        self.steps_by = steps_by
         self.report: Report | None = None
         """of Nsight Compute, for the rules about counters"""
         self.settings: Mapping[str, float] = {}
@@ -256,13 +257,13 @@ class View(LineNumbers):
     @cached_property
     def steps(self) -> StepWindows | None:
         """The steps of all processes; None if the trace has none."""
-        found = step_windows(self.trace, self._steps_by)
+        found = step_windows(self.trace, self.steps_by)
         return None if found.sign == "window" else found
 
     @cached_property
     def whole_steps(self) -> StepWindows:
         """The steps of the whole recording, also of its start-up."""
-        return step_windows(self.trace.whole, self._steps_by)
+        return step_windows(self.trace.whole, self.steps_by)
 
     @cached_property
     def gap_pieces(self) -> GapPieces:
@@ -399,6 +400,9 @@ class View(LineNumbers):
         cause: str = "",
         once: bool = False,
         wins_frac: float | None = None,
+        saving: Saving | None = None,
+        elsewhere: bool = False,
+        around: Frame | None = None,
     ) -> Finding:
         """A finding whose events are `rows` of a table of the trace, with the `weight` of each."""
         return Finding(
@@ -413,6 +417,9 @@ class View(LineNumbers):
             cause=cause,
             once=once,
             wins_frac=wins_frac,
+            saving=saving,
+            elsewhere=elsewhere,
+            around=around,
             per_step_ns=self._per_step_ns(cost_ns, table, rows, weight),
             gpu_ns_by_line=self._gpu_ns_by_line(rows) if table == "operations" else (),
         )
