@@ -55,10 +55,11 @@ def folded(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Findi
 
 def order(finding: Finding, rules: Mapping[str, Rule]) -> tuple[bool, float, str]:
     """Symptoms, and what happened once, come after the causes that save something. Gains are right within a
-    factor: of two that differ by less, the one whose cause is specific tells more.
+    factor: of two that differ by less, the one whose cause is specific tells more. What a remedy saves
+    besides the time that the rule is about is another rule's matter, and puts no finding before that one's.
     """
     rule = rules[finding.rule]
-    saves_ns = finding.rank_ns if finding.gain_ns is None else finding.gain_ns
+    saves_ns = finding.rank_ns if finding.gain_ns is None else min(finding.gain_ns, finding.rank_ns)
     little = rule.symptom or finding.severity == "low" or finding.once
     return little, -saves_ns / (RIGHT_WITHIN if rule.generic else 1), finding.rule
 

@@ -32,7 +32,7 @@ MOST_OPERATIONS = 200_000
 
 
 def with_gains(view: View, findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Finding]:
-    """The findings with what they would win, the largest first (see fold.order)."""
+    """The findings with what they would win, in the order of fold.order."""
     gains = _gains(view) if any(finding.saving for finding in findings) else None
     steps = int(np.bincount(view.steps.process).max()) if view.steps else 0
     found = []

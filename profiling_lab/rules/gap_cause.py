@@ -8,8 +8,9 @@ shows all of them. A long piece of plain code gets the line at which most sample
 takes samples), else the next line that launched something. Host code of one function is one finding.
 
 Not listed: the pause between queued operations, launch latency, and short pauses between two launches.
-`tiny_kernels` and `bound` report those. At lines that launch mostly copies within the GPU, as a deep copy of
-a model does, no other rule reports them: there all of it is host code.
+`tiny_kernels` and `bound` report those. At lines that launch mostly copies within the GPU or of results to
+the host, as a deep copy of a model or a metric in Python does, no other rule reports them: there all of it is
+host code.
 """
 
 from __future__ import annotations

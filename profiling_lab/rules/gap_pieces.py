@@ -12,6 +12,7 @@ from profiling_lab.analysis.critical_path.savings import HostWork, Saving
 from profiling_lab.analysis.gaps.by_line import Rows
 from profiling_lab.analysis.gaps.causes import Cause
 from profiling_lab.analysis.gaps.pieces import GapPieces
+from profiling_lab.analysis.host.waits import VALUE_BYTES
 from profiling_lab.rules.gap_words import ENDED_BY_A_LAUNCH, REMEDIES
 from profiling_lab.rules.view import Mask, View
 from profiling_lab.trace import Frame
@@ -45,11 +46,12 @@ def reported(view: View, line: I32, long_ns: float) -> tuple[GapPieces, I64, Mas
 
 
 def copying_lines(view: View) -> Mask:
-    """Per line number, whether most of what the line launches is copies within the GPU and memsets; False
-    last, for what has no line.
+    """Per line number, whether most of what the line launches is memsets, copies within the GPU, and copies
+    of more than a value to the host; False last, for what has no line.
     """
     place = view.operation_place
-    inside = view.named("memcpy DtoD") | (view.operations.kind == OperationKind.SET)
+    results = view.named("memcpy DtoH") & (view.operations.size_bytes > VALUE_BYTES)
+    inside = view.named("memcpy DtoD") | results | (view.operations.kind == OperationKind.SET)
     number = np.bincount(place[place >= 0], minlength=view.lines)
     copying = np.bincount(place[inside & (place >= 0)], minlength=view.lines)
     return np.append(2 * copying > number, False)

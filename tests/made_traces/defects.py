@@ -23,6 +23,7 @@ class Defect:
     causes: tuple[str, ...]
     """rules or causes that name it"""
     line: int
+    """one of its lines; those of a function begin with the same digit"""
     actions: tuple[tuple[str, Action], ...]
     """where in a step ("begin", "layer", "end"), and what"""
 
@@ -165,6 +166,49 @@ def _chain(pick: random.Random) -> Defect:
     return Defect(("memory_bound",), 56, (("layer", act),))
 
 
+def _download(pick: random.Random) -> Defect:
+    size, slow = round(pick.uniform(2, 60) * 1e6), pick.uniform(2, 8)
+
+    def act(rig: Rig, mended: bool) -> None:
+        rig.copy("DtoH", 57, size, 25.0 if mended else slow, PINNED if mended else PAGEABLE)
+        if not mended:
+            rig.sync(57)
+
+    return Defect(("pageable_copy", "sync_calls", "host_work"), 57, (("end", act),))
+
+
+def _loop_of_reads(pick: random.Random) -> Defect:
+    """Each result is read, and looked at by a function in Python."""
+    count, ns = pick.randrange(10, 60), round(pick.uniform(0.05, 1) * MS)
+
+    def act(rig: Rig, mended: bool) -> None:
+        for _ in range(0 if mended else count):
+            rig.copy("DtoH", 58, 2_048, 5.0)
+            rig.sync(58)
+            rig.host(81, ns, via=58)
+
+    return Defect(("host_work", "sync_calls", "implicit_sync"), 81, (("end", act),))
+
+
+def _on_the_host(pick: random.Random) -> Defect:
+    """Gradients are copied to the host, an optimizer works there, and weights are copied back."""
+    tensors, size = pick.randrange(4, 20), round(pick.uniform(0.2, 8) * 1e6)
+    slow, ns = pick.uniform(2, 8), round(pick.uniform(1, 40) * MS)
+
+    def act(rig: Rig, mended: bool) -> None:
+        if mended:
+            rig.kernel("multi_tensor_apply_kernel<adam>", 91, round(tensors * size / 1_000))
+            return
+        for _ in range(tensors):
+            rig.copy("DtoH", 91, size, slow, PAGEABLE)
+            rig.sync(91)
+        rig.host(92, ns)
+        for _ in range(tensors):
+            rig.copy("HtoD", 93, size, slow, PAGEABLE)
+
+    return Defect(("host_work", "pageable_copy", "sync_calls", "blocked_copy"), 91, (("after", act),))
+
+
 DEFECTS: dict[str, Callable[[random.Random], Defect]] = {
     "waits": _sync,
     "reads": _item,
@@ -182,6 +226,9 @@ DEFECTS: dict[str, Callable[[random.Random], Defect]] = {
     "in line": _in_line,
     "churn": _churn,
     "chain": _chain,
+    "download": _download,
+    "loop of reads": _loop_of_reads,
+    "on the host": _on_the_host,
 }
 
 
@@ -212,6 +259,7 @@ def run(kind: str, seed: int, mended: bool) -> tuple[Rig, Defect]:
             act("layer")
         act("end")
         rig.backward()
+        act("after")
         for _ in range(4):
             rig.kernel("multi_tensor_apply_kernel<adam>", 60, 20 * US)
         if reads_loss:

@@ -45,15 +45,16 @@ class Rig:
         self.now_ns += took_ns
         return correlation
 
-    def host(self, line: int, ns: int, loading: bool = False) -> None:
-        """Code of the host, sampled."""
+    def host(self, line: int, ns: int, loading: bool = False, via: int = 0) -> None:
+        """Code of the host, sampled; `via`: the line that called it."""
         until = self.now_ns + ns
         at = max(self._sampled_ns + SAMPLE_NS, self.now_ns)
         inside = (
             " > /usr/lib/python3/site-packages/torch/utils/data/dataloader.py:9 __next__" if loading else ""
         )
+        caller = f"{FILE}:{via} f{via // 10} > " if via else ""
         while at < until:
-            self.builder.sample(at, f"{FILE}:{line} f{line // 10}{inside}")
+            self.builder.sample(at, f"{caller}{FILE}:{line} f{line // 10}{inside}")
             self._sampled_ns, at = at, at + SAMPLE_NS
         self.now_ns = until
 

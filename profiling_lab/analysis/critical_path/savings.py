@@ -106,17 +106,20 @@ def beside(operations: npt.NDArray[np.integer]) -> Saving:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """The part of a process's time whose length is compared."""
+    """The part of a process's time whose length is compared, on the GPU and on the host. The longer one sets
+    the pace: a host that was ahead of the GPU when this part began will not be so for ever.
+    """
 
-    begin: I64
+    begins: tuple[I64, ...]
     """moments: it begins with the first of them"""
-    end: I64
+    ends: tuple[I64, ...]
     """and ends with the last of these"""
     periods: int
     """the number of steps between"""
 
     def length_ns(self, time_ns: I64) -> int:
-        return int(time_ns[self.end].max() - time_ns[self.begin].min())
+        pairs = ((b[b >= 0], e[e >= 0]) for b, e in zip(self.begins, self.ends, strict=True))
+        return max(int(time_ns[e].max() - time_ns[b].min()) for b, e in pairs if len(b) and len(e))
 
 
 class Saved:
@@ -139,17 +142,27 @@ class Saved:
         host's work before its first operation. Few steps count to the end of the last operation.
         """
         start_ns = self._trace.operations.start_ns[rows]
-        begin, end = self._moments.begin[rows], self._moments.end[rows]
-        mine = np.flatnonzero(steps.process == process) if steps is not None else _NO_ROWS
-        if steps is None or not len(mine):
-            return _Measured(begin, end, 1)
-        inside = (start_ns >= steps.start_ns[mine[0]]) & (start_ns < steps.end_ns[mine[-1]])
-        inside = inside if inside.any() else np.ones(len(rows), dtype=bool)
-        last = inside & (start_ns >= steps.start_ns[mine[-1]])
-        if len(mine) < _ENOUGH_STEPS or not last.any():
-            return _Measured(begin[inside], end[inside], len(mine))
-        first_of_last = np.flatnonzero(last)[start_ns[last].argmin()]
-        return _Measured(begin[inside], begin[first_of_last : first_of_last + 1], len(mine) - 1)
+        if steps is not None and steps.clock == "host":  # it may be far ahead of the GPU
+            call = self._trace.attribution.call[rows]
+            start_ns = np.where(call >= 0, np.append(self._trace.calls.start_ns, 0)[call], start_ns)
+        number, inside, last = 1, np.ones(len(rows), dtype=bool), None
+        if steps is not None and (mine := np.flatnonzero(steps.process == process)).size:
+            number = len(mine)
+            during = (start_ns >= steps.start_ns[mine[0]]) & (start_ns < steps.end_ns[mine[-1]])
+            inside = during if during.any() else inside
+            of_last = np.flatnonzero(inside & (start_ns >= steps.start_ns[mine[-1]]))
+            if number >= _ENOUGH_STEPS and len(of_last):
+                last = of_last[start_ns[of_last].argmin()]
+        chosen = rows[inside]
+        call = self._trace.attribution.call
+        launch_begin, launch_end = (
+            np.append(moment, -1)[call] for moment in (self._moments.call_begin, self._moments.call_end)
+        )
+        begins = (self._moments.begin[chosen], launch_begin[chosen])
+        if last is None:
+            return _Measured(begins, (self._moments.end[chosen], launch_end[chosen]), number)
+        until = rows[[last]]
+        return _Measured(begins, (self._moments.begin[until], launch_begin[until]), number - 1)
 
     def per_step_ns(self, saving: Saving) -> int:
         """How much shorter a step would be in the mean, in the process that wins most."""
@@ -165,7 +178,7 @@ class Saved:
     def _least_ns(self, process: int, part: _Measured, rows: I64) -> int:
         """How long the operations of a process among `rows` take in this part."""
         operations, time_ns = self._trace.operations, self._graph.time_ns
-        begin_ns, end_ns = time_ns[part.begin].min(), time_ns[part.end].max()
+        begin_ns, end_ns = time_ns[part.begins[0]].min(), time_ns[part.ends[0]].max()
         start_ns = operations.start_ns[rows]
         mine = rows[(operations.process[rows] == process) & (start_ns >= begin_ns) & (start_ns < end_ns)]
         return Busy.of(operations.start_ns[mine], operations.end_ns[mine]).total_ns if len(mine) else 0
