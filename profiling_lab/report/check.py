@@ -113,6 +113,8 @@ def _details(finding: Finding, texts: SourceTexts) -> tuple[str, ...]:
 
 def _saves(finding: Finding) -> tuple[str, ...]:
     """What the remedy would win, from the graph of the steps; or the most that it could."""
+    if finding.gain_ns == 0:
+        return ("saves: nothing as long as something else sets the pace (critical-path)",)
     if finding.gain_per_step_ns is not None:
         return (f"saves: {numbers.time(finding.gain_per_step_ns)} per step",)
     if finding.gain_ns is not None:

@@ -31,6 +31,7 @@ _ON_THE_WAY_NS = 500_000
 """the host's way from one launch to the next; what takes longer is work of its own"""
 _ENOUGH_STEPS = 3
 _PAUSES = (Kind.LATENCY, Kind.BETWEEN)
+_MOST_RECORDER_NS = 20_000
 _NO_ROWS = np.empty(0, dtype=np.int64)
 _NO_FRACTIONS = np.empty(0, dtype=np.float64)
 
@@ -131,6 +132,8 @@ class Saved:
         """
         self._trace = trace
         self._graph, self._moments = build_with_moments(trace, own)
+        self._plain_ns = _without_recorder(self._graph, self._moments, trace)
+        self._time_ns = self._graph.schedule(self._plain_ns)[0]
         rows = np.arange(len(trace.operations))
         self._measured = {
             int(process): self._of_process(mine, process, steps)
@@ -166,10 +169,10 @@ class Saved:
 
     def per_step_ns(self, saving: Saving) -> int:
         """How much shorter a step would be in the mean, in the process that wins most."""
-        time_ns = _scheduled(self._graph, self._moments, self._trace, saving)
+        time_ns = _scheduled(self._graph, self._moments, self._trace, saving, self._plain_ns)
         most = 0.0
         for process, part in self._measured.items():
-            before_ns, after_ns = part.length_ns(self._graph.time_ns), part.length_ns(time_ns)
+            before_ns, after_ns = part.length_ns(self._time_ns), part.length_ns(time_ns)
             if saving.beside:
                 after_ns = max(after_ns, self._least_ns(process, part, saving.operations))
             most = max(most, (before_ns - after_ns) / part.periods)
@@ -184,7 +187,20 @@ class Saved:
         return Busy.of(operations.start_ns[mine], operations.end_ns[mine]).total_ns if len(mine) else 0
 
 
-def _scheduled(graph: Graph, moments: Moments, trace: Trace, saving: Saving) -> I64:
+def _without_recorder(graph: Graph, moments: Moments, trace: Trace) -> I64:
+    """How long dependencies would be without our recorder, which takes some time behind each call."""
+    noted = trace.recorder_facts.get("overhead_callback_ns", "")
+    if not noted.isdecimal():
+        return graph.after_ns
+    ends = np.zeros(len(graph.time_ns), dtype=bool)
+    ends[moments.call_end[moments.call_end >= 0]] = True
+    ends[graph.ends] = False
+    behind = ends[graph.source] & (graph.owner < 0)
+    each_ns = np.where(behind, min(int(noted), _MOST_RECORDER_NS), 0)
+    return np.asarray(np.maximum(graph.after_ns - each_ns, 0), dtype=np.int64)
+
+
+def _scheduled(graph: Graph, moments: Moments, trace: Trace, saving: Saving, plain_ns: I64) -> I64:
     """When each moment would come."""
     kept = np.ones(len(graph.parts.ns))
     gone = np.zeros(len(graph.source), dtype=bool)
@@ -206,9 +222,8 @@ def _scheduled(graph: Graph, moments: Moments, trace: Trace, saving: Saving) -> 
         _, waits = edges.into(edges.target[touched])
         gone[waits[graph.owner[waits] >= 0]] = True
     taken = np.rint(graph.parts.ns * (1 - kept)).astype(np.int64)
-    after_ns = graph.after_ns - np.bincount(
-        graph.parts.edge, weights=taken, minlength=len(graph.source)
-    ).astype(np.int64)
+    taken_ns = np.bincount(graph.parts.edge, weights=taken, minlength=len(graph.source)).astype(np.int64)
+    after_ns = np.maximum(plain_ns - taken_ns, 0)
     after_ns[gone] = _GONE_NS
     return graph.schedule(np.ascontiguousarray(after_ns))[0]
 
