@@ -38,21 +38,17 @@ OF_CONVERSIONS = "convert model and input once to channels_last: .to(memory_form
 def check(view: View) -> RuleResult:
     moves, casts = rearranging(view)
     converts = view.kernels_named(CONVERTING)
-    copies = "kernels and copies only change the memory layout"
+    copies, conversions = (
+        "kernels and copies only change the memory layout",
+        "kernels convert layouts for cuDNN",
+    )
     place, products = view.operation_place, view.kernels_named(MATRIX)
     needed = (place >= 0) & np.isin(place, place[products])
     needed |= view.kernels_named(JOINING) & (view.attribution.phase == Phase.BACKWARD)
     saved = np.where(needed, NEEDED_SAVED_FRAC, 1.0)
     findings = [
         *by_function(view, moves & ~casts & ~converts, view[SHARE], copies, REMEDY, saved),
-        *by_function(
-            view,
-            converts,
-            view[SHARE],
-            "kernels convert layouts for cuDNN",
-            OF_CONVERSIONS,
-            np.ones_like(saved),
-        ),
+        *by_function(view, converts, view[SHARE], conversions, OF_CONVERSIONS, np.ones_like(saved)),
     ]
     return findings or names_tell_little(view) or ()
 

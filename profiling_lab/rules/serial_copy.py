@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.analysis.critical_path.savings import beside
+from profiling_lab.analysis.critical_path.savings import hidden
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.finding import Abstain, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.rule import Rule, Time
@@ -71,7 +71,7 @@ def check(view: View) -> RuleResult:
                     rows=mine[part],
                     weight=exposed[part],
                     remedy=REMEDY if could == 1 else OF_TOO_MANY,
-                    saving=beside(mine[part]),
+                    saving=hidden(mine[part]),
                 )
             )
     return findings

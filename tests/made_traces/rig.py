@@ -86,7 +86,7 @@ class Rig:
     def copy(
         self, kind: str, line: int, size_bytes: int, rate: float, memory: int = PINNED, stream: int = 7
     ) -> None:
-        """rate: bytes per ns. A copy of pageable memory holds the host until it is done."""
+        """rate: bytes per ns. A copy of pageable memory blocks the host until it is done."""
         self.now_ns += self.dispatch_ns
         ns = max(round(size_bytes / rate), 1_500)
         start_ns = self._start(stream)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nn.MultiheadAttention returns its weights, which nobody reads, and so cannot fuse."""
+"""nn.MultiheadAttention returns its weights, which are not read, and so cannot fuse."""
 
 import sys
 import time

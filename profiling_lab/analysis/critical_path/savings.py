@@ -58,8 +58,8 @@ class Saving:
     host: tuple[HostWork, ...] = ()
     freed: I64 = field(default_factory=lambda: _NO_ROWS)
     """operations that no longer wait for an event of another stream"""
-    beside: bool = False
-    """the operations run beside all others: a step takes at least as long as they do"""
+    hidden: bool = False
+    """the operations overlap with all others: a step takes at least as long as they do"""
 
     def __or__(self, other: Saving) -> Saving:
         """Both. What both take away is taken once."""
@@ -70,7 +70,7 @@ class Saving:
             calls=np.concatenate([self.calls, other.calls]),
             host=self.host + other.host,
             freed=np.concatenate([self.freed, other.freed]),
-            beside=self.beside or other.beside,
+            hidden=self.hidden or other.hidden,
         )
 
     def renumbered(self, operations: I64, calls: I64) -> Saving:
@@ -100,9 +100,9 @@ def fewer(operations: npt.NDArray[np.integer], left: float | F64 = 0.0) -> Savin
     return Saving(rows, fraction, fraction)
 
 
-def beside(operations: npt.NDArray[np.integer]) -> Saving:
+def hidden(operations: npt.NDArray[np.integer]) -> Saving:
     """Operations that no longer delay others."""
-    return replace(shorter(operations, 0.0), beside=True)
+    return replace(shorter(operations, 0.0), hidden=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ class Saved:
         most = 0.0
         for process, part in self._measured.items():
             before_ns, after_ns = part.length_ns(self._time_ns), part.length_ns(time_ns)
-            if saving.beside:
+            if saving.hidden:
                 after_ns = max(after_ns, self._least_ns(process, part, saving.operations))
             most = max(most, (before_ns - after_ns) / part.periods)
         return round(most)
