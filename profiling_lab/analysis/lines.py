@@ -5,7 +5,6 @@ called.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -17,6 +16,7 @@ from profiling_lab.analysis.lines_groups import GROUPINGS, NEEDS_STACKS, By, Gro
 from profiling_lab.analysis.lines_host import sampled_hint
 from profiling_lab.analysis.lines_layers import ONE_LINE_NOTE, knows_instances
 from profiling_lab.errors import NotEnoughDataError, UsageError
+from profiling_lab.records import dataclass, replace
 from profiling_lab.trace.attribution import Match
 from profiling_lab.trace.columns import I32, I64, OperationKind, dense
 from profiling_lab.trace.ownership import Ownership

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
 from profiling_lab.analysis.lines_layers import OUTSIDE, holds_layers, layer_path
 from profiling_lab.errors import NotEnoughDataError
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I32, dense, full
 from profiling_lab.trace.platform import in_words_of
 from profiling_lab.trace.stacks import Frame, Stacks

@@ -10,9 +10,9 @@ are two layers, those called from one line in a loop are one. A `forward` that i
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import PurePath
 
+from profiling_lab.records import dataclass
 from profiling_lab.trace.stacks import Frame, Stacks
 
 OUTSIDE = "outside of every module"

@@ -10,15 +10,15 @@ earlier GPU work is not counted.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 
 from profiling_lab.analysis.busy import Busy
 from profiling_lab.analysis.critical_path.savings import Saving, shorter
+from profiling_lab.records import dataclass
 from profiling_lab.rules.finding import ms
 from profiling_lab.rules.view import View
-from profiling_lab.trace.columns import I64, MemoryKind
+from profiling_lab.trace.columns import I64, MemoryKind, unique
 
 _LARGE_BYTES = 1 << 20
 _LINK_RATES = ((9.0, 50e9), (8.0, 24e9), (0.0, 12e9))
@@ -53,7 +53,7 @@ def copy_cost(view: View, rows: I64) -> CopyCost:
     each_ns, most = np.zeros(len(rows), dtype=np.int64), (0, 0)
     counts = np.zeros(len(operations), dtype=bool)
     counts[rows] = True
-    for process in np.unique(operations.process[rows]).tolist():
+    for process in unique(operations.process[rows]).tolist():
         mine = np.flatnonzero(operations.process[rows] == process)
         others = np.flatnonzero(~counts & (operations.process == process))
         other_work = view.busy(others)
@@ -82,7 +82,7 @@ def pinned_saving(view: View, rows: I64) -> Saving:
     """Copies that no call waits for, from or to pinned memory: as fast as the link."""
     operations, call = view.operations, view.attribution.call[rows]
     wait = view.waits_at_once(call)
-    calls = np.unique(np.concatenate([call, wait[wait >= 0]]))
+    calls = unique(np.concatenate([call, wait[wait >= 0]]))
     took_ns = np.maximum(operations.duration_ns[rows], 1)
     left = np.minimum(1e9 * operations.size_bytes[rows] / (_link_rate(view) * took_ns), 1.0)
     return shorter(rows, left) | Saving(calls=calls)

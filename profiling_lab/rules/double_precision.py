@@ -23,6 +23,7 @@ from profiling_lab.rules.kernel_families import KNOWN, names_tell_little
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.attribution import Phase
+from profiling_lab.trace.columns import unique
 
 SHARE = Threshold("share", "kernels in float64", 0.02, "of the GPU time, from", "ours")
 PRODUCTS = r"f64f64|(?i:dgemm|_d884|d16816)|gem[mv]\w*<[^>]*\bdouble\b"
@@ -47,8 +48,8 @@ def check(view: View) -> RuleResult:
         if total_ns < view[SHARE] * view.gpu_ns:
             continue
         of_products = mine[products[mine]]
-        lines = np.unique(view.operation_place[mine])
-        functions = len(np.unique(view.function_of_line[lines]))
+        lines = unique(view.operation_place[mine])
+        functions = len(unique(view.function_of_line[lines]))
         of = "one function" if functions == 1 else f"{functions} functions that call each other"
         backward = (view.attribution.phase[mine] == Phase.BACKWARD).any()
         products_ns = gpu_time(view, of_products) if len(of_products) else 0

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from profiling_lab.analysis.critical_path.savings import Saving
+from profiling_lab.records import dataclass
 from profiling_lab.trace import Frame
 
 EVIDENCE_AT_MOST = 20

@@ -13,10 +13,10 @@ kind that no cause explains, only the most specific one is listed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from profiling_lab.analysis.critical_path.savings import Saving
 from profiling_lab.analysis.gaps.causes import Cause
+from profiling_lab.records import replace
 from profiling_lab.rules.finding import Finding
 from profiling_lab.rules.gap_words import WORDS
 from profiling_lab.rules.rule import Rule, Time

@@ -9,7 +9,6 @@ to be found, say only what a step would win at most.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import reduce
 from operator import or_
 
@@ -18,6 +17,7 @@ import numpy.typing as npt
 
 from profiling_lab.analysis.critical_path.savings import Saved, Saving
 from profiling_lab.errors import NotEnoughDataError
+from profiling_lab.records import replace
 from profiling_lab.rules.callers import callers
 from profiling_lab.rules.finding import Finding
 from profiling_lab.rules.fold import order

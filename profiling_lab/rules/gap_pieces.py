@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from profiling_lab.analysis.critical_path.kinds import HOST_CODE, Kind
@@ -13,6 +11,7 @@ from profiling_lab.analysis.gaps.by_line import Rows
 from profiling_lab.analysis.gaps.causes import Cause
 from profiling_lab.analysis.gaps.pieces import GapPieces
 from profiling_lab.analysis.host.waits import VALUE_BYTES
+from profiling_lab.records import replace
 from profiling_lab.rules.gap_words import ENDED_BY_A_LAUNCH, REMEDIES
 from profiling_lab.rules.view import Mask, View
 from profiling_lab.trace import Frame

@@ -13,7 +13,7 @@ from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.callers import work_of_line
 from profiling_lab.rules.finding import Finding, Threshold, ms, percent
 from profiling_lab.rules.view import Mask, View
-from profiling_lab.trace.columns import I64
+from profiling_lab.trace.columns import I64, unique
 from profiling_lab.trace.cuda_calls import SYNCS
 
 IDLE = Threshold(
@@ -61,7 +61,7 @@ def wait_findings(view: View, calls: I64, what: str, remedy: str) -> list[Findin
         if int(idle_ns.sum()) < view[IDLE] * view.span_ns and not dense:
             continue
         weight = idle_ns if idle_ns.any() else waited_ns
-        lines = len(np.unique(line[part]))
+        lines = len(unique(line[part]))
         at = f" at {lines} lines of one function" if lines > 1 else ""
         (name, _), *others = Counter(view.calls.name[mine].tolist()).most_common()
         names = f"{view.calls.names[name]}{', ...' if others else ''}"

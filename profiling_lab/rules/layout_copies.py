@@ -22,6 +22,7 @@ from profiling_lab.rules.kernel_families import CONVERTING, KNOWN, MATRIX, names
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import F64, Mask, View
 from profiling_lab.trace.attribution import Phase
+from profiling_lab.trace.columns import unique
 
 SHARE = Threshold(
     "share", "layout changes in one function", 0.03, "of the GPU time, from", "ours: one kernel in thirty"
@@ -68,7 +69,7 @@ def by_function(
             continue
         phases = set(view.attribution.phase[mine].tolist())
         both = ", forward and backward" if {Phase.FORWARD, Phase.BACKWARD} <= phases else ""
-        lines = len(np.unique(view.operation_place[mine]))
+        lines = len(unique(view.operation_place[mine]))
         findings.append(
             view.finding(
                 f"{len(mine):,} {what}{f' at {lines} lines of one function' if lines > 1 else ''}: "

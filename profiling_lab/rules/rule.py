@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 
+from profiling_lab.records import dataclass
 from profiling_lab.rules.finding import RuleResult, Severity, Threshold
 from profiling_lab.rules.view import View
 

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from profiling_lab.analysis.ncu.report import Report
 from profiling_lab.errors import NotEnoughDataError, UsageError
+from profiling_lab.records import dataclass, replace
 from profiling_lab.rules.finding import LONGER, SEVERITIES, Abstain, Finding, RuleResult, Severity
 from profiling_lab.rules.fold import folded
 from profiling_lab.rules.gains import with_gains

@@ -24,6 +24,7 @@ from profiling_lab.rules.launch_queue import launches_of, waits_between
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.attribution import Phase
+from profiling_lab.trace.columns import unique
 
 SHORT = Threshold("short", "kernels take on average", 10_000, "ns, less than", "nsys-ai and TraceLens: 10 µs")
 MANY = Threshold("many", "launches from one line", 100, "at least", "nsys-ai")
@@ -46,7 +47,7 @@ def check(view: View) -> RuleResult:
     findings = []
     for number, mine in grouped(rows, function):
         duration, launches = operations.duration_ns[mine], launches_of(view, mine)
-        lines = np.unique(view.operation_place[mine])
+        lines = unique(view.operation_place[mine])
         # Long calls load code or wait for room in the launch queue. Fewer launches do not shorten them.
         quick = launches[view.calls.end_ns[launches] - view.calls.start_ns[launches] < view[SLOW_CALL]]
         gpu_ns, launch_ns = int(duration.sum()), host_blocked(view, quick).total_ns

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from profiling_lab.analysis.critical_path.calls import host_calls
@@ -15,6 +13,7 @@ from profiling_lab.analysis.critical_path.launched import launched
 from profiling_lab.analysis.critical_path.sites import call_sites, operation_sites
 from profiling_lab.analysis.critical_path.waits import add_waits
 from profiling_lab.errors import NotEnoughDataError
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I64, full
 from profiling_lab.trace.platform import in_words_of
 from profiling_lab.trace.trace import Trace

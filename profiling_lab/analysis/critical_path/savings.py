@@ -9,7 +9,7 @@ nothing where the host is slower than the GPU anyway. Both are decided by the gr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,8 @@ from profiling_lab.analysis.critical_path.build import Moments, build_with_momen
 from profiling_lab.analysis.critical_path.graph import Graph
 from profiling_lab.analysis.critical_path.kinds import Kind
 from profiling_lab.analysis.stats import grouped
-from profiling_lab.trace.columns import I64
+from profiling_lab.records import dataclass, replace
+from profiling_lab.trace.columns import I64, unique
 from profiling_lab.trace.spans import Spans
 from profiling_lab.trace.step_windows import StepWindows
 from profiling_lab.trace.trace import Trace
@@ -276,7 +277,7 @@ class _Edges:
         start_ns = graph.time_ns[graph.source[self._on_host]]
         end_ns = graph.time_ns[self.target[self._on_host]]
         process = graph.process[graph.source[self._on_host]]
-        for number in np.unique(work.spans.process).tolist():
+        for number in unique(work.spans.process).tolist():
             mine = np.flatnonzero(process == number)
             rows = np.flatnonzero(work.spans.process == number)
             spans = Busy.of(work.spans.start_ns[rows], work.spans.end_ns[rows])

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +12,8 @@ from profiling_lab.analysis.critical_path.graph import GraphBuilder, Site
 from profiling_lab.analysis.critical_path.kinds import Kind
 from profiling_lab.analysis.places import Placed, call_places, operation_places
 from profiling_lab.analysis.stats import StatsByKey
-from profiling_lab.trace.columns import I32, I64, combined, full
+from profiling_lab.records import dataclass
+from profiling_lab.trace.columns import I32, I64, combined, full, unique
 from profiling_lab.trace.extras import HostSamples
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.trace import Trace
@@ -87,7 +87,7 @@ class HostSites:
         sampled = np.isin(self._pair[row], list(self._sampled)) & (ns > DISPATCH_NS)
         site = np.where(known, self._after[row], -1)
         unknown = np.flatnonzero(~known & ~sampled)
-        for number in np.unique(self._pair[row[unknown]]).tolist():
+        for number in unique(self._pair[row[unknown]]).tolist():
             mine = unknown[self._pair[row[unknown]] == number]
             site[mine] = builder.sites.number(self._between(*self._pairs[number]))
         whole = np.flatnonzero(~sampled)
@@ -131,7 +131,7 @@ def _sampled(
 def _between_of(samples: HostSamples, between: Between) -> npt.NDArray[np.int64]:
     """Per sample the row of `between` that it was taken in, -1 none."""
     out = full(len(samples), -1)
-    for thread in np.unique(samples.thread).tolist():
+    for thread in unique(samples.thread).tolist():
         rows = np.flatnonzero(between.thread == thread)
         mine = np.flatnonzero(samples.thread == thread)
         if not len(rows):

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from profiling_lab import _analysis
 from profiling_lab.analysis.host.activity import ActivityKind, HostActivity
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I32, I64, full
 from profiling_lab.trace.trace import Trace
 
