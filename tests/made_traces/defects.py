@@ -209,6 +209,21 @@ def _on_the_host(pick: random.Random) -> Defect:
     return Defect(("host_work", "pageable_copy", "sync_calls", "blocked_copy"), 91, (("after", act),))
 
 
+def _streams(pick: random.Random) -> Defect:
+    """Two branches of a layer on two streams that wait for each other, though neither needs the other."""
+    ns = round(pick.uniform(30, 400) * US)
+
+    def act(rig: Rig, mended: bool) -> None:
+        rig.kernel(GEMM, 71, ns)
+        if not mended:
+            rig.wait_event(72, 13, on=7)
+        rig.kernel(GEMM, 73, ns, stream=13)
+        if not mended:
+            rig.wait_event(72, 7, on=13)
+
+    return Defect(("stream_chain",), 72, (("layer", act),))
+
+
 DEFECTS: dict[str, Callable[[random.Random], Defect]] = {
     "waits": _sync,
     "reads": _item,
@@ -229,6 +244,7 @@ DEFECTS: dict[str, Callable[[random.Random], Defect]] = {
     "download": _download,
     "loop of reads": _loop_of_reads,
     "on the host": _on_the_host,
+    "streams": _streams,
 }
 
 

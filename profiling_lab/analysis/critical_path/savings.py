@@ -112,16 +112,16 @@ class _Measured:
     the pace: a host that was ahead of the GPU when this part began will not be so for ever.
     """
 
-    begins: tuple[I64, ...]
-    """moments: it begins with the first of them"""
+    begins: tuple[int, ...]
+    """moments, -1 unknown"""
     ends: tuple[I64, ...]
-    """and ends with the last of these"""
+    """it ends with the last of these moments"""
     periods: int
     """the number of steps between"""
 
     def length_ns(self, time_ns: I64) -> int:
-        pairs = ((b[b >= 0], e[e >= 0]) for b, e in zip(self.begins, self.ends, strict=True))
-        return max(int(time_ns[e].max() - time_ns[b].min()) for b, e in pairs if len(b) and len(e))
+        pairs = [(b, e[e >= 0]) for b, e in zip(self.begins, self.ends, strict=True) if b >= 0]
+        return max(int(time_ns[e].max() - time_ns[b]) for b, e in pairs if len(e))
 
 
 class Saved:
@@ -162,7 +162,8 @@ class Saved:
         launch_begin, launch_end = (
             np.append(moment, -1)[call] for moment in (self._moments.call_begin, self._moments.call_end)
         )
-        begins = (self._moments.begin[chosen], launch_begin[chosen])
+        first = chosen[start_ns[inside].argmin()]
+        begins = (int(self._moments.begin[first]), int(launch_begin[first]))
         if last is None:
             return _Measured(begins, (self._moments.end[chosen], launch_end[chosen]), number)
         until = rows[[last]]
@@ -182,7 +183,7 @@ class Saved:
     def _least_ns(self, process: int, part: _Measured, rows: I64) -> int:
         """How long the operations of a process among `rows` take in this part."""
         operations, time_ns = self._trace.operations, self._graph.time_ns
-        begin_ns, end_ns = time_ns[part.begins[0]].min(), time_ns[part.ends[0]].max()
+        begin_ns, end_ns = time_ns[part.begins[0]], time_ns[part.ends[0]].max()
         start_ns = operations.start_ns[rows]
         mine = rows[(operations.process[rows] == process) & (start_ns >= begin_ns) & (start_ns < end_ns)]
         return Busy.of(operations.start_ns[mine], operations.end_ns[mine]).total_ns if len(mine) else 0
@@ -215,8 +216,7 @@ def _scheduled(graph: Graph, moments: Moments, trace: Trace, saving: Saving, pla
     _keep(kept, edges.on_the_way(moments.call_begin[calls]), np.zeros(len(calls)))
     waits = edges.into(moments.call_end[calls])[1]
     gone[waits[graph.owner[waits] >= 0]] = True
-    waits = edges.into(moments.begin[saving.freed])[1]
-    gone[waits[graph.owner[waits] >= 0]] = True
+    gone[_on_other_streams(edges, moments, trace, saving.freed)] = True
     for work in saving.host:
         touched = edges.of_host(work)
         kept[edges.of_kinds(touched, work.kinds)] = 0.0
@@ -249,6 +249,16 @@ def _fewer_launches(kept: F64, edges: _Edges, moments: Moments, trace: Trace, sa
     body = edges.between(moments.call_begin[launches], moments.call_end[launches])
     _keep(kept, edges.parts_of(body), most)
     _keep(kept, edges.on_the_way(moments.call_begin[launches]), most)
+
+
+def _on_other_streams(edges: _Edges, moments: Moments, trace: Trace, rows: I64) -> I64:
+    """The dependencies of operations on those of other streams, also where no event was recorded."""
+    stream = np.full(len(edges.graph.time_ns), -1, dtype=np.int64)
+    stream[moments.end] = trace.operations.stream
+    row, edge = edges.into(moments.begin[rows])
+    source = stream[edges.graph.source[edge]]
+    others = (source >= 0) & (source != trace.operations.stream[rows[row]])
+    return np.asarray(edge[others | (edges.graph.owner[edge] >= 0)], dtype=np.int64)
 
 
 def _keep(kept: F64, found: tuple[I64, I64], left: F64) -> None:
