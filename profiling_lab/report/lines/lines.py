@@ -110,7 +110,7 @@ def shown_row(row: LineRow | HostLineRow, by: str) -> str:
         return shown_path(row.file)
     if by in ("function", "module"):
         return f"{row.function} ({shown_path(row.file)})"
-    if by == "layer":
+    if by in ("layer", "instance"):
         return _layer(row.key)
     return row.key
 
