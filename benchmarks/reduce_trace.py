@@ -48,6 +48,7 @@ KEPT = (
     "PYREC_STACK",
     "PYREC_LAUNCH",
     "PYREC_META",
+    "PYREC_WINDOW",
     "PYREC_HOST_EVENT",
     "PYREC_SOURCE",
     "PYREC_WORK",

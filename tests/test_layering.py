@@ -76,13 +76,14 @@ MAY_IMPORT = {
         "trace",
         "utils",
     },
-    "utils": {"measure", "recording", "report", "trace"},
+    "utils": {"api", "measure", "recording", "report", "trace"},
 }
 
 # Lists of one kind may be long; everything else with more modules than this is a heap.
 MOST_MODULES = 30
 LISTS_OF_ONE_KIND = {"profiling_lab/cli", "profiling_lab/rules", "benchmarks/diagnosis/programs"}
-LISTS_OF_ONE_KIND |= {"tests/cli", "tests/recorder", "tests/rules"}
+LISTS_OF_ONE_KIND |= {"benchmarks/ranks/programs", "tests/cli", "tests/exercises", "tests/recorder"}
+LISTS_OF_ONE_KIND |= {"tests/rules", "tools"}
 
 # Who may know a format: its readers, the line that chooses between them, and the recorder, which writes one.
 KNOW_FORMATS = (

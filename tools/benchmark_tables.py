@@ -18,14 +18,8 @@ from typing import Any
 
 REPO = Path(__file__).resolve().parents[1]
 RESULTS = REPO / "benchmarks" / "results"
-_DOCS = (
-    "benchmarks.md",
-    "guide/interpreting.md",
-    "serving.md",
-    "analysis/energy.md",
-    "architecture/many_ranks.md",
-)
-PAGES = (REPO / "README.md", *(REPO / "docs" / page for page in _DOCS))
+_DOCS = "benchmarks guide/interpreting serving analysis/energy analysis/ranks architecture/many_ranks"
+PAGES = (REPO / "README.md", *(REPO / "docs" / f"{page}.md" for page in _DOCS.split()))
 _BLOCK = re.compile(r"<!-- figures: (?P<name>\w+) -->\n.*?<!-- end of figures -->\n", re.DOTALL)
 
 Line = dict[str, Any]
@@ -275,6 +269,46 @@ def _score(lines: list[Line]) -> list[str]:
     return [f"{sum(column):.0f} of {len(column)}" for column in columns]
 
 
+def ranks() -> list[str]:
+    """The newest answer of each tool to each golden case."""
+    lines, ours = every_line("ranks"), "profiling-lab ranks"
+    if not lines:
+        return ["No job of real GPUs was mended yet."]
+    answers: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for line in lines:
+        case = line["case"]
+        found = answers.setdefault((case["program"], case["delay"]), {}).setdefault(line["provider"], {})
+        if found.get("run", line["run"]) != line["run"]:
+            found.clear()
+        found |= {"run": line["run"], "said": case["said"], line["metric"]: line["value"]}
+    peers = sorted({line["provider"] for line in lines} - {ours})
+    rows = []
+    for (program, delay), by_tool in answers.items():
+        mine = by_tool.get(ours, {})
+        right = all(mine.get(mark, 1.0) for mark in ("rank", "line", "cause", "verdict"))
+        ms = (f"{mine[name]:.1f} ms" if name in mine else "-" for name in ("predicted", "measured"))
+        name = f"`{program}`" + f" {delay}" * (delay not in ("", "delay"))
+        said = ("yes" if right else "**no**", mine.get("said", "-"), *ms)
+        rows.append((name, *said, *(_marks(by_tool.get(peer, {}), "rank", "line") for peer in peers)))
+    header = (
+        "job",
+        "right",
+        "`ranks` says",
+        "would save",
+        "mending saved",
+        *(f"{p}: rank, line" for p in peers),
+    )
+    return [
+        f"{base([line for line in lines if line['provider'] == ours], 'ranks')}:",
+        "",
+        *table(header, rows),
+    ]
+
+
+def _marks(answer: dict[str, Any], *names: str) -> str:
+    return ", ".join("-" if name not in answer else "yes" if answer[name] else "no" for name in names)
+
+
 def build() -> list[str]:
     """The newest time of each command on each kind of machine."""
     rows = []
@@ -429,6 +463,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
         attention,
         analysis_throughput,
         many_ranks,
+        ranks,
         diagnosis,
         occupancy_sweep,
         serving_loop,

@@ -31,7 +31,7 @@ from profiling_lab.exercises.e13_energy_efficiency import grade as efficiency
 from profiling_lab.exercises.e13_energy_efficiency.samples import EAGER, FUSED, read
 from profiling_lab.exercises.energy_gpus import SimulatedGPU, TorchGPU
 from profiling_lab.exercises.exercise import Exercise
-from profiling_lab.exercises.ncu_questions import Name, Question
+from profiling_lab.exercises.ncu_questions import Question, right_answers
 from profiling_lab.exercises.program_repair import load
 
 GPU = SimulatedGPU | TorchGPU
@@ -103,23 +103,18 @@ def _shown(lines: list[str], command: str, function: Callable[..., None], *argum
     lines += [f"$ {command}", text.getvalue().rstrip()]
 
 
-def right_answers(questions: tuple[Question, ...], found: Any) -> dict[str, str | float]:
-    """By key of answer.toml. What this recording cannot answer is left out."""
-    right: dict[str, str | float] = {}
-    for each in questions:
-        if each is efficiency.FUSES and not {EAGER, FUSED} <= set(found.workloads):
-            continue
-        value = each.right(found)
-        right[each.key] = next(iter(value)) if isinstance(each, Name) else float(f"{value:.4g}")
-    return right
-
-
 def _write_solutions(exercise: Exercise, questions: tuple[Question, ...], facts: Facts, target: Path) -> None:
     """answer.toml and the notes, with the figures of this recording."""
-    right = right_answers(questions, facts(target / exercise.recording))
+    found = facts(target / exercise.recording)
+    right = right_answers([each for each in questions if _can_tell(each, found)], found)
     for name, text in ((answers.FILE, filled), (workspace.NOTES, tabled)):
         before = (exercise.folder / workspace.SOLUTIONS / name).read_text()
         (target / workspace.SOLUTIONS / name).write_text(text(before, right))
+
+
+def _can_tell(question: Question, found: Any) -> bool:
+    """Whether this recording can answer a question."""
+    return question is not efficiency.FUSES or {EAGER, FUSED} <= set(found.workloads)
 
 
 def _is_graded_right(exercise: Exercise, target: Path, lines: list[str]) -> bool:

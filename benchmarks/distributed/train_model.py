@@ -5,6 +5,7 @@
     torchrun --nproc-per-node 2 train_model.py --way ddp                or fsdp2, tensor
     torchrun --nproc-per-node 2 train_model.py --way zero3              or zero1, zero2: needs deepspeed
     profiling-lab record -o run.sqlite torchrun --nproc-per-node 2 train_model.py --way ddp
+    ... --width 1024 --head-dim 64 --blocks 4 --words 8192 --length 512        for a GPU
 
 Every way sees the same batches and prints the loss of each step, the mean over all processes: it must be the
 reference's. Processes use NCCL where each has a GPU, else gloo on the CPU.
@@ -59,7 +60,7 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(self, words=64, width=32, head_dim=8, blocks=2):
+    def __init__(self, words, width, head_dim, blocks):
         super().__init__()
         self.embedding = nn.Embedding(words, width)
         self.blocks = nn.ModuleList(Block(width, head_dim) for _ in range(blocks))
@@ -106,23 +107,24 @@ def tensor_parallel(model, device):
     return model
 
 
-def deepspeed_engine(model, stage, batch):
+def deepspeed_engine(model, stage, batch, lr):
     """ZeRO: stage 1 shards the optimizer's state, 2 the gradients too, 3 the weights too."""
     import deepspeed
 
-    if not next(model.parameters()).is_cuda:
-        deepspeed.ops.__compatible_ops__.clear()  # else it compiles a C++ communication of its own; gloo does
+    deepspeed.ops.__compatible_ops__.clear()  # it would compile C++ of its own: torch's communication does
+    bucket = max(4096, sum(weight.numel() for weight in model.parameters()) // 8)
     engine, *_ = deepspeed.initialize(
         model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.5),
+        optimizer=torch.optim.SGD(model.parameters(), lr=lr),
         config={
             "train_micro_batch_size_per_gpu": batch,
             "zero_allow_untested_optimizer": True,
+            "gradient_clipping": 0.0,  # it clips at 1 if nothing is said
             "zero_optimization": {
                 "stage": stage,
-                # Small, so that a small model has several buckets.
-                "reduce_bucket_size": 4096,
-                "stage3_prefetch_bucket_size": 4096,
+                # So that a model has several buckets, however small it is.
+                "reduce_bucket_size": bucket,
+                "stage3_prefetch_bucket_size": bucket,
                 "stage3_param_persistence_threshold": 0,
             },
         },
@@ -136,6 +138,15 @@ def main(argv=None):
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument(
         "--batch", type=int, default=8, help="sequences per step, of all processes together (8)"
+    )
+    parser.add_argument("--words", type=int, default=64, help="size of the vocabulary (64)")
+    parser.add_argument("--width", type=int, default=32)
+    parser.add_argument("--head-dim", type=int, default=8)
+    parser.add_argument("--blocks", type=int, default=2)
+    parser.add_argument("--length", type=int, default=16, help="of a sequence (16)")
+    parser.add_argument("--lr", type=float, default=0.5)
+    parser.add_argument(
+        "--autocast", action="store_true", help="compute in bfloat16 where torch's autocast does, as on GPUs"
     )
     parser.add_argument("--local_rank", "--local-rank", type=int, help="given by some launchers")
     args = parser.parse_args(argv)
@@ -156,7 +167,7 @@ def main(argv=None):
     rank = dist.get_rank() if world > 1 else 0
 
     torch.manual_seed(0)
-    model = Model().to(device)
+    model = Model(args.words, args.width, args.head_dim, args.blocks).to(device)
     if args.way == "ddp":
         model = nn.parallel.DistributedDataParallel(model, device_ids=[device.index] if on_gpu else None)
     elif args.way == "fsdp2":
@@ -164,18 +175,21 @@ def main(argv=None):
     elif args.way == "tensor":
         model = tensor_parallel(model, device)
     if args.way.startswith("zero"):
-        model = deepspeed_engine(model, int(args.way[-1]), args.batch // parts)
+        model = deepspeed_engine(model, int(args.way[-1]), args.batch // parts, args.lr)
         step, backward, optimizer = model.step, model.backward, None
     else:
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
         step, backward = optimizer.step, torch.Tensor.backward
 
     data = torch.Generator().manual_seed(1)
-    tokens = torch.randint(64, (args.batch, 17), generator=data).chunk(parts)[rank % parts].to(device)
+    tokens = torch.randint(args.words, (args.batch, args.length + 1), generator=data)
+    tokens = tokens.chunk(parts)[rank % parts].to(device)
     for number in range(args.steps):
         model.zero_grad()
-        scores = model(tokens[:, :-1])
-        loss = F.cross_entropy(scores, tokens[:, 1:].flatten())
+        # On GPUs the kernels of attention compute in 16 bits.
+        with torch.autocast(device.type, torch.bfloat16, enabled=args.autocast or on_gpu):
+            scores = model(tokens[:, :-1])
+            loss = F.cross_entropy(scores, tokens[:, 1:].flatten())
         backward(loss)
         step()
         mean = loss.detach().clone()

@@ -35,7 +35,7 @@ _NOT_IN_A_REPORT = "a report of ncu has no calls and no stacks: --ncu joins it w
 _LIBRARY, _HOOK, _CALLBACK = range(len(Reason), len(Reason) + 3)
 _REASONS = _CALLBACK + 1
 IN_HOOKS = "communication launched by autograd hooks (DDP, FSDP): it belongs to no forward line"
-_AT_THE_END = "launched by the autograd engine outside of its nodes: callbacks at the end of backward (DDP)"
+AT_THE_END = "launched by the autograd engine outside of its nodes: callbacks at the end of backward (DDP)"
 _UNLINKED = "backward without a sequence number that leads to its forward line"
 
 
@@ -141,7 +141,7 @@ def reason_text(trace: Trace, number: int) -> str:
         listed = ", ".join(modules[:3]) + (", ..." if len(modules) > 3 else "")
         return f"{IN_HOOKS}; gradients of {listed}" if modules else IN_HOOKS
     if number == _CALLBACK:
-        return _AT_THE_END
+        return AT_THE_END
     reason = Reason(number)
     if reason is Reason.FORWARD_UNKNOWN and not trace.attribution.link:
         return _UNLINKED

@@ -198,6 +198,7 @@ def collectives(
     traces: StrPath | Iterable[StrPath],
     *,
     by: CollectivesBy = "line",
+    links: StrPath | None = None,
     lines: int = 2,
     jobs: int = 1,
     dask: str | None = None,
@@ -212,20 +213,24 @@ def collectives(
 ) -> Table[CollectivesResult]:
     """The collectives of a job: bytes, group, bandwidth, exposed and hidden time, and their lines.
 
-    traces ... device: as in `ranks`; one rank is enough. lines: the most lines under a row
-    of the printed table.
+    traces ... device: as in `ranks`; one rank is enough. links: a file that `profiling-lab interconnect -o`
+    wrote, to show what the links reach for the same messages. lines: the most lines under a row of
+    the printed table.
 
     Raises as `ranks`, and NotEnoughDataError where there is no collective.
     """
     from profiling_lab.analysis.collectives import collectives as collected
+    from profiling_lab.analysis.collectives.links import load
     from profiling_lab.report.ranks.collectives import collectives_report
 
     most = rows_of(limit)
     options = _options(own, steps_by, range, step, nvtx)
+    measured = load(Path(links)) if links is not None else None
     with _pool(jobs, dask) as pool:
         result = collected(
-            _files(traces), by, options, most, pool, only=numbers_of(rank), devices=numbers_of(device)
-        )
+            _files(traces), by, options, most, pool,
+            only=numbers_of(rank), devices=numbers_of(device), links=measured,
+        )  # fmt: skip
     return Table(collectives_report(result, lines), result)
 
 

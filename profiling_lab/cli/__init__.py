@@ -21,7 +21,10 @@ from profiling_lab.cli._parser import Parser, columns
 
 GROUPS = (
     ("learn", ("demo", "exercise")),
-    ("record", ("doctor", "peaks", "record", "attach", "detach", "status", "recover", "merge")),
+    (
+        "record",
+        ("doctor", "peaks", "interconnect", "record", "attach", "detach", "status", "recover", "merge"),
+    ),
     ("read a recording: your code", ("lines", "ranges", "steps", "critical-path", "report", "info")),
     (
         "read a recording: the GPU",

@@ -15,6 +15,7 @@ EXAMPLES = """\
   profiling-lab collectives recordings/ --by collective --step 3
   profiling-lab collectives node.sqlite --by group --rank 0   one nsys export with several processes
   profiling-lab collectives trace.json.gz --by kind --format csv
+  profiling-lab collectives recordings/ --links links.json    with what `profiling-lab interconnect` measured
 
 bandwidths are those of nccl-tests; they need bytes and group size, which nsys has with --trace=cuda,nvtx and
 `nsys export --include-blobs=true`; recordings of profiling-lab and torch.profiler have them
@@ -29,6 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="line",
         help="group by kind, group of ranks and line (default), or by fewer of them; or show each collective",
     )
+    parser.add_argument(
+        "--links",
+        metavar="FILE",
+        help="also show what the links reach for the same messages: a file of `interconnect -o FILE`",
+    )
     job.add_workers(parser)
     shared.add_steps_by(parser)
     shared.add_own(parser)
@@ -39,11 +45,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from pathlib import Path
+
     from profiling_lab.analysis.collectives import collectives
+    from profiling_lab.analysis.collectives.links import load
     from profiling_lab.analysis.ranks.reading import files_of
     from profiling_lab.report.ranks.collectives import collectives_report
     from profiling_lab.report.table import write
 
+    links = load(Path(args.links)) if args.links else None
     files = files_of(args.traces)
     with job.workers(args, len(files)) as (pool, done):
         result = collectives(
@@ -55,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
             done,
             tuple(args.rank),
             tuple(args.device),
+            links,
         )
     status = job.exit_code("collectives", result.failures)
     write(collectives_report(result, args.lines), args.format)

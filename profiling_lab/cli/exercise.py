@@ -103,7 +103,7 @@ def _start(args: argparse.Namespace) -> int:
     exercise = find(args.name)
     if args.recorded and not exercise.recording:
         raise NotEnoughDataError(f"{exercise.label} needs no recording: start it without --recorded")
-    if args.recorded and not (exercise.folder / exercise.recording).is_file():
+    if args.recorded and not (exercise.folder / exercise.recording).exists():
         raise NotEnoughDataError(
             f"{exercise.label} has no recording yet: start it without --recorded, on a GPU"
         )
@@ -155,7 +155,7 @@ def _profile(args: argparse.Namespace) -> int:
     if not exercise.recording:
         raise UsageError(f"{exercise.label} needs no recording: README.md in {folder} says what to run")
     for_ncu = (Need.NCU, Need.NVCC) if exercise.counters else ()
-    to_run = [need for need in (Need.GPU, Need.JAX, *for_ncu) if need in exercise.needs]
+    to_run = [need for need in (Need.GPU, Need.TWO_GPUS, Need.JAX, *for_ncu) if need in exercise.needs]
     if missing := next(filter(None, (need.missing() for need in to_run)), ""):
         raise NotEnoughDataError(
             f"{missing}, so there is nothing to record: `profiling-lab exercise start {exercise.slug} "
@@ -168,7 +168,9 @@ def _profile(args: argparse.Namespace) -> int:
         print(f"answer.toml now names {recording.name}. Look at it with:")
         look = "python -m profiling_lab.exercises.ncu_table" if exercise.counters else exercise.look
         program = "" if look.startswith("python ") else "profiling-lab "
-        print(f"  {program}{look} {recording}")
+        jobs = sorted(path for path in recording.iterdir() if path.is_dir()) if recording.is_dir() else []
+        for path in jobs or [recording]:
+            print(f"  {program}{look} {path}")
     return status
 
 

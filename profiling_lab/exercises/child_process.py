@@ -21,7 +21,7 @@ def answer_of(module: str, *arguments: str, what: str = "the program has") -> An
 
     Raises ChildError. what: the subject of the sentence for a child that does not end.
     """
-    text = f"import sys; from profiling_lab.exercises import {module} as m; m.child(*sys.argv[1:])"
+    text = f"import sys; import profiling_lab.exercises.{module} as m; m.child(*sys.argv[1:])"
     try:
         done = subprocess.run(
             [sys.executable, "-c", text, *arguments],

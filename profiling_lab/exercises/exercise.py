@@ -119,13 +119,18 @@ class Exercise:
     program: tuple[str, ...]
     """The script to record, with its arguments; empty: the exercise works on recordings that exist."""
     recording: str
-    """A recording of ours, for learners without what it needs: a file in the folder. Empty: it needs none."""
+    """A recording of ours, for learners without what it needs: a file in the folder, or of several ranks a
+    folder with a file for each. Empty: it needs none."""
     rules: tuple[str, ...] = ()
     """The rules of `check` that find the planted cause in the starter's recording or report of ncu; one
     is enough. Empty: no cause is planted."""
     mistakes: tuple[Mistake, ...] = ()
     record_options: tuple[str, ...] = ()
     """Options of `record` for this program."""
+    ranks: int = 1
+    """The processes that torchrun starts of this program. Of several a recording is a new folder; a program
+    that writes its traces itself gets its name as the last argument.
+    """
     writes: str = ""
     """The trace that the program itself writes, for exercises without our recorder."""
     counters: tuple[str, ...] = ()

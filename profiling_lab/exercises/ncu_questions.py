@@ -133,6 +133,17 @@ def _name(question: Name, report: Any, answers: Answers) -> GradedCheck:
     return passed(question.key, given)
 
 
+def right_answers(questions: Collection[Question], found: Any) -> dict[str, str | float]:
+    """By key of answer.toml. found: what `right` of the questions takes."""
+    right: dict[str, str | float] = {}
+    for each in questions:
+        if isinstance(each, Number):
+            right[each.key] = float(f"{each.right(found):.4g}")
+        else:
+            right[each.key] = next(iter(each.right(found)))
+    return right
+
+
 @dataclass(frozen=True, slots=True)
 class Effect:
     """What the report of the repaired program must show of one kernel."""

@@ -109,6 +109,6 @@ def _status(entry: Entry, exercise: Exercise | None) -> _Status:
         return _Status(*head)
     code = [name for name in exercise.starter if name.endswith((".py", ".cu", ".sh", ".sql"))]
     recorded = entry.folder / RECORDED
-    traces = sum(len([*recorded.glob(kind)]) for kind in ("*.sqlite", "*.csv", "*.json.gz"))
+    traces = sum(len([*recorded.rglob(kind)]) for kind in ("*.sqlite", "*.sqlite.gz", "*.csv", "*.json.gz"))
     status = "ready" if traces or not exercise.recording else "recording to come"
     return _Status(*head, "README.md", ", ".join(code), str(traces), status)

@@ -84,17 +84,24 @@ def difference(before: ModuleType, after: ModuleType, goal: Goal) -> str:
         seed = secrets.randbelow(2**31)
         exact = outcome(before, "cpu", seed, torch.float64)
         old, new = (outcome(program, device, seed, torch.float32) for program in (before, after))
-        if exact.keys() != new.keys():
-            return (
-                f"{sorted(exact.keys() ^ new.keys())[0]} is missing or new: the program must train as before"
-            )
-        for name, exactly in exact.items():
-            if new[name].shape != exactly.shape:
-                return f"{name} has {new[name].numel()} values, expected {exactly.numel()}"
-            distance = _largest(new[name] - exactly)
-            bound = 4 * _largest(old[name] - exactly) + 16 * goal.rounding * _largest(exactly)
-            if not distance <= bound:  # written so that NaN fails
-                return f"{name} differs by {distance:.1e}; rounding explains up to {bound:.1e}"
+        if wrong := differs(exact, old, new, goal.rounding):
+            return wrong
+    return ""
+
+
+def differs(exact: dict[str, Any], old: dict[str, Any], new: dict[str, Any], rounding: float) -> str:
+    """The first result of the repaired program that rounding does not explain; empty if there is none. exact:
+    the original's in double precision, old: in the precision of `new`.
+    """
+    if exact.keys() != new.keys():
+        return f"{sorted(exact.keys() ^ new.keys())[0]} is missing or new: the program must train as before"
+    for name, exactly in exact.items():
+        if new[name].shape != exactly.shape:
+            return f"{name} has {new[name].numel()} values, expected {exactly.numel()}"
+        distance = _largest(new[name] - exactly)
+        bound = 4 * _largest(old[name] - exactly) + 16 * rounding * _largest(exactly)
+        if not distance <= bound:  # written so that NaN fails
+            return f"{name} differs by {distance:.1e}; rounding explains up to {bound:.1e}"
     return ""
 
 

@@ -119,23 +119,33 @@ def check_repair(folder: Path) -> tuple[Exercise, Grading]:
 
 def record_command(exercise: Exercise, folder: Path) -> tuple[str, ...]:
     """The command that records the program of the copy. Existing recordings are kept: the new one gets the
-    next number. A program that writes a trace itself is just run.
+    next number. A program that writes its traces itself is just run.
     """
-    if exercise.writes:
+    in_folder = exercise.ranks > 1
+    if exercise.writes and not in_folder:
         return ("python", *exercise.program)
-    kind = "csv" if exercise.counters else "sqlite"
+    kind = "" if in_folder else ".csv" if exercise.counters else ".sqlite"
     number = 1
-    while (folder / f"run{number}.{kind}").exists():
+    while (folder / f"run{number}{kind}").exists():
         number += 1
+    name = f"run{number}{kind}"
+    if exercise.writes:
+        return ("python", *exercise.program, name)
     if exercise.counters:
-        return ncu_profile.command(exercise.program, exercise.counters, f"run{number}.csv")
-    output = ("-o", f"run{number}.sqlite")
-    return ("profiling-lab", "record", *output, *exercise.record_options, *exercise.program)
+        return ncu_profile.command(exercise.program, exercise.counters, name)
+    record = ("profiling-lab", "record", "-o", f"{name}/run.sqlite" if in_folder else name)
+    launcher = (*torchrun(), "--nproc-per-node", str(exercise.ranks)) if in_folder else ()
+    return (*record, *exercise.record_options, *launcher, *exercise.program)
+
+
+def torchrun() -> tuple[str, ...]:
+    """How `record` starts it; a Python that is not activated has no torchrun on its PATH."""
+    return ("torchrun",) if shutil.which("torchrun") else ("-m", "torch.distributed.run")
 
 
 def record(exercise: Exercise, command: tuple[str, ...], folder: Path) -> tuple[int, Path | None]:
     """Record, and write the recording's name into answer.toml. Returns the program's exit code, and the
-    recording if there is one.
+    recording if there is one: of several ranks the folder with their files.
     """
     if exercise.counters:
         report = folder / command[command.index("--log-file") + 1]
@@ -143,13 +153,20 @@ def record(exercise: Exercise, command: tuple[str, ...], folder: Path) -> tuple[
         if report.is_file():
             use_trace(folder, report.name)
         return status, report if report.is_file() else None
+    if exercise.ranks > 1:
+        name = command[-1] if exercise.writes else Path(command[command.index("-o") + 1]).parent.name
+        recording = folder / name
+        recording.mkdir()
+    else:
+        recording = folder / (exercise.writes or command[command.index("-o") + 1])
     path = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
     ours = () if exercise.writes else ("-m", "profiling_lab")
     status = subprocess.run(
         (sys.executable, *ours, *command[1:]), cwd=folder, env={**os.environ, "PYTHONPATH": path}
     ).returncode
-    recording = folder / (exercise.writes or command[command.index("-o") + 1])
-    if not recording.is_file() or (exercise.writes and status):  # the trace of an earlier run
+    if recording.is_dir() and not any(recording.iterdir()):
+        recording.rmdir()
+    if not recording.exists() or (exercise.writes and status):  # the trace of an earlier run
         return status, None
     use_trace(folder, recording.name)
     return status, recording

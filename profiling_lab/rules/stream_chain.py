@@ -4,7 +4,7 @@
 The rule fires if several streams each do a good part of the work, hardly ever run concurrently, and most
 changes from one stream to another follow a cudaStreamWaitEvent. Then streams add complexity without any
 speed-up. The cost is the most that could overlap with the busiest stream; work with real dependencies
-cannot.
+cannot. Communication is left to the rules communication and exposed_allreduce: it waits for its gradients.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from profiling_lab.rules.view import Mask, View
 from profiling_lab.trace import Frame
 from profiling_lab.trace.columns import I64
 from profiling_lab.trace.cuda_calls import CudaCall
+from profiling_lab.trace.operation_classes import OperationClass
 
 PART = Threshold("part", "a stream that counts", 0.05, "of the kernel time, from", "ours")
 BESIDE = Threshold("beside", "streams overlap", 0.1, "of what could overlap, less than", "ours: hardly ever")
@@ -30,7 +31,7 @@ def check(view: View) -> RuleResult:
     findings, serial = [], False
     follows = _launched_after_wait(view)
     for process, device, rows in view.devices:
-        kernels = rows[view.kernels[rows]]
+        kernels = rows[view.kernels[rows] & (view.classes[rows] != OperationClass.COMMUNICATION)]
         times = {
             stream: view.busy(mine).total_ns
             for stream, mine in grouped(kernels, view.operations.stream[kernels])

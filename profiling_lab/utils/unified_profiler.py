@@ -8,6 +8,9 @@ python -m profiling_lab.utils.unified_profiler --mode multi-gpu --gpus 4 train.p
 from __future__ import annotations
 
 import argparse
+import glob
+import itertools
+import re
 import shutil
 import signal
 import subprocess
@@ -20,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from profiling_lab.errors import LabError, UsageError
+from profiling_lab.recording.output_name import is_taken
 from profiling_lab.utils import nvtx
 from profiling_lab.utils.training import profile_training
 
@@ -65,11 +69,13 @@ class UnifiedProfiler:
 
     def __init__(self, config: ProfilingConfig | None = None) -> None:
         self.config = config or ProfilingConfig()
+        self.recordings: tuple[Path, ...] = ()
+        """those of the last run"""
 
     def command(self, script: str, arguments: Sequence[str] = ()) -> list[str]:
-        """The command that profile_script runs."""
+        """The command that profile_script runs. Recordings that exist are kept: the new ones get a number."""
         config = self.config
-        output = Path(config.output_dir) / f"{Path(script).stem}.sqlite"
+        output = _free(Path(config.output_dir), Path(script).stem)
         record = [sys.executable, "-m", "profiling_lab", "record", "-o", str(output)]
         if config.profile_steps is not None:
             record += ["--warmup", str(config.warmup_steps), "--active", str(config.profile_steps)]
@@ -100,18 +106,46 @@ class UnifiedProfiler:
             raise UsageError(
                 f"the folder {self.config.output_dir} cannot be made: {error.strerror}"
             ) from None
+        before = self._files()
         with subprocess.Popen(self.command(script, arguments)) as process:
-            return _waited_for(process)
+            status = _waited_for(process)
+        self.recordings = tuple(sorted(self._files() - before))
+        return status
 
     def generate_report(self) -> str:
-        """The recordings in output_dir and its folders, with the command that reads each."""
-        files = sorted(Path(self.config.output_dir).rglob("*.sqlite"))
+        """The recordings of the last run, or all in output_dir and its folders if this object ran none: for
+        each the command that reads it, and what `profiling-lab ranks` says of several.
+        """
+        files = self.recordings or tuple(sorted(self._files()))
         if not files:
             return f"no recording in {self.config.output_dir}"
         lines = [f"profiling-lab lines {file}" for file in files]
         if len(files) > 1:
-            lines.append(f"profiling-lab ranks {self.config.output_dir}")
+            names = dict.fromkeys(re.sub(r"\.rank\d+\.", ".rank*.", str(file)) for file in files)
+            lines += [f"profiling-lab ranks {' '.join(names)}", "", _merged(files)]
         return "\n".join(lines)
+
+    def _files(self) -> set[Path]:
+        return set(Path(self.config.output_dir).rglob("*.sqlite"))
+
+
+def _free(folder: Path, stem: str) -> Path:
+    """stem.sqlite, or stem-2.sqlite and so on, such that no rank's file is there either."""
+    for number in itertools.count(1):
+        path = folder / f"{stem if number == 1 else f'{stem}-{number}'}.sqlite"
+        if not is_taken(path) and not any(folder.glob(f"{glob.escape(path.stem)}.rank*.sqlite*")):
+            break
+    return path
+
+
+def _merged(files: Sequence[Path]) -> str:
+    """The ranks of a job together, or why that cannot be said."""
+    from profiling_lab import api  # the analysis: not for those who only record
+
+    try:
+        return str(api.ranks(files))
+    except LabError as error:
+        return f"no summary of all ranks: {error}"
 
 
 def _waited_for(process: subprocess.Popen[bytes]) -> int:

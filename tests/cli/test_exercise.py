@@ -175,7 +175,7 @@ def test_status_shows_the_whole_curriculum(capsys: pytest.CaptureFixture[str]) -
     shown = capsys.readouterr().out
     for each in entries():
         assert each.label in shown and each.aliases[0] in shown
-    assert "05-scaling-benchmarks: partial, 1 of 3 exercises" in shown
+    assert "05-scaling-benchmarks: ready, 3 of 3 exercises" in shown
     for seed in ("01-nsight-systems/ex01-timeline-basics", "05-advanced-nsight/ex08-expert-systems"):
         assert seed in shown
 

@@ -26,7 +26,7 @@ from profiling_lab.mcp.tools import Tools
 
 MS = 1_000_000
 NOT_SERVED = {"demo", "exercise", "doctor", "record", "attach", "detach", "status", "recover", "merge", "ab"}
-NOT_SERVED |= {"report", "export", "mcp", "peaks", "bench", "ncu"}
+NOT_SERVED |= {"report", "export", "mcp", "peaks", "interconnect", "bench", "ncu"}
 needs_mcp = pytest.mark.skipif(find_spec("mcp") is None, reason="the package mcp is not installed")
 
 

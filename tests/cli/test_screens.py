@@ -213,6 +213,7 @@ IN_ASCII = [
     ["rules", "tiny_kernels"],
     ["doctor"],
     ["demo"],
+    ["interconnect", "no.json"],
     ["exercise", "list"],
     ["exercise", "status"],
     ["exercise", "start", "17", "--recorded"],

@@ -24,6 +24,7 @@ WITHOUT_A_TRACE = {
     "recover",
     "merge",
     "peaks",
+    "interconnect",
     "rules",
     "doctor",
     "exercise",

@@ -16,7 +16,7 @@ REPO = Path(__file__).resolve().parents[2]
 PAGE = (REPO / "docs" / "api.md").read_text()
 TABLE = PAGE.partition("| command |")[2].partition("\n\n")[0]
 WITHOUT_A_TABLE = {"demo", "record", "attach", "detach", "status", "recover", "merge", "report", "export"}
-NOT_OF_A_TRACE = {"doctor", "exercise", "ab", "bench", "mcp", "peaks"}
+NOT_OF_A_TRACE = {"doctor", "exercise", "ab", "bench", "mcp", "peaks", "interconnect"}
 
 
 def test_every_example_prints_what_the_page_says(tmp_path: Path) -> None:

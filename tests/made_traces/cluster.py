@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from builders import VM, TraceBuilder
+from made_traces.nccl_ranges import noted_by_nccl
 
 EPOCH_NS = 1_780_000_000_000_000_000
 BEGIN_NS = 50_000_000
@@ -76,6 +77,7 @@ class Meeting:
 
     members: int
     ns: int
+    message_bytes: int | None = None
     come: list[Operation] = field(default_factory=list)
 
 
@@ -175,15 +177,16 @@ class Rank:
         group: object = "all",
         stream: int = COMMUNICATION,
         thread: int = 1,
+        message_bytes: int | None = None,
     ) -> None:
-        """One that all members of a group make in the same order."""
+        """One that all members of a group make in the same order. message_bytes: as NCCL notes it."""
         ns = round(ns * self.conditions.link_factor)
         name = f"ncclDevKernel_{kind}(ncclDevKernelArgsStorage<4096ul>)"
         place = (kind, group, self.made[kind, group])
         self.made[kind, group] += 1
 
         def meet() -> bool:
-            meeting = self.cluster.meetings.setdefault(place, Meeting(members, ns))
+            meeting = self.cluster.meetings.setdefault(place, Meeting(members, ns, message_bytes))
             return self._launch(line, name, ns, stream, 24, None, meeting)
 
         self.thread = thread
@@ -201,6 +204,22 @@ class Rank:
             return True
 
         self._then(order)
+
+    def named(self, name: str, fill: Callable[[], None]) -> None:
+        """A range around what `fill` puts down."""
+        began: list[int] = []
+
+        def begin() -> bool:
+            began.append(self.now_ns)
+            return True
+
+        def end() -> bool:
+            self.ranges.append((name, began[0], self.now_ns))
+            return True
+
+        self._then(begin)
+        fill()
+        self._then(end)
 
     def sync(self, line: str, stream: int = COMPUTE) -> None:
         """The host waits for a stream."""
@@ -318,6 +337,10 @@ class Cluster:
     """of the host, on its way to each launch"""
     samples: bool = False
     clocks_ns: tuple[int, ...] = _CLOCKS_NS
+    caller: str = "/app/train.py:30 main"
+    """of the lines that are not in train.py"""
+    step_name: str = "training_step"
+    """of the ranges of steps; {} is the number of one"""
 
     def run(self, steps: int = 8) -> Cluster:
         self.steps = steps
@@ -390,20 +413,24 @@ class Cluster:
             builder.row("PYREC_META", name=name, value=str(value))
         for call in rank.calls:
             if call.start_ns + call.ns < end_ns:
-                _record(builder, call, end_ns)
-        steps = [("training_step", *each) for each in zip(rank.step_ns, rank.step_ns[1:], strict=False)]
+                _record(builder, call, end_ns, self.caller)
+        spans = zip(rank.step_ns, rank.step_ns[1:], strict=False)
+        steps = [(self.step_name.format(number), *each) for number, each in enumerate(spans)]
         for name, start_ns, stop_ns in (*steps, *rank.ranges):
             if stop_ns < end_ns:
                 builder.range(name, start_ns, stop_ns - 1)
         for at, line in rank.samples:
-            builder.sample(at, _stack(line))
+            builder.sample(at, _stack(line, self.caller))
         return str(builder.write(folder / f"run.rank{rank.number}.sqlite"))
 
 
-def _record(builder: TraceBuilder, call: Call, end_ns: int) -> None:
+def _record(builder: TraceBuilder, call: Call, end_ns: int, caller: str) -> None:
     builder.now_ns = call.start_ns
     forward = call.thread == 1
-    how: dict[str, object] = {"thread": call.thread, "stack": _stack(call.line) if forward else ""}
+    how: dict[str, object] = {
+        "thread": call.thread,
+        "stack": _stack(call.line, caller) if forward else "",
+    }
     one = call.operation
     if one is None:
         builder.call(call.api, call_ns=call.ns, **how)  # type: ignore[arg-type]
@@ -420,9 +447,14 @@ def _record(builder: TraceBuilder, call: Call, end_ns: int) -> None:
         how |= {"peek": call.node + 1} if forward else in_backward
     if 0 <= one.end_ns < end_ns:
         how |= {"start_ns": one.start_ns, "stream": one.stream, "blocks": one.blocks, "call_ns": call.ns}
+        if one.meeting is not None and one.meeting.message_bytes is not None:
+            span_ns = (call.start_ns, call.start_ns + call.ns)
+            noted_by_nccl(
+                builder, call.thread, one.name, span_ns, one.meeting.members, one.meeting.message_bytes
+            )
         builder.launch(one.name, one.end_ns - one.start_ns, **how)  # type: ignore[arg-type]
 
 
-def _stack(line: str) -> str:
+def _stack(line: str, caller: str) -> str:
     """Lines of the model are called by the program."""
-    return f"/app/{line} main" if line.startswith("train") else f"/app/train.py:30 main > /app/{line} forward"
+    return f"/app/{line} main" if line.startswith("train.py") else f"{caller} > /app/{line} forward"

@@ -12,7 +12,7 @@ import pytest
 from package_root import PACKAGE_ROOT
 from recorder.program_lines import PROGRAMS, marked, recorded, share
 
-from profiling_lab.analysis.coverage import IN_HOOKS, hook_reductions
+from profiling_lab.analysis.coverage import AT_THE_END, IN_HOOKS, hook_reductions
 from profiling_lab.analysis.lines import lines
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import OperationKind
@@ -52,8 +52,7 @@ def test_lines_and_named_reasons(ranks: list[Path], rank: int) -> None:
     in_hooks = sum(ns for reason, ns in reasons.items() if reason.startswith(IN_HOOKS))
     assert in_hooks > 0
     # DDP copies gradients out of its buckets when all nodes are done: that is said too, and is all the rest.
-    named = "launched by the autograd engine outside of its nodes"
-    copies = sum(ns for reason, ns in reasons.items() if reason.startswith(named))
+    copies = sum(ns for reason, ns in reasons.items() if reason.startswith(AT_THE_END))
     with_name = result.coverage.attributed_ns + in_hooks
     print(f"with a line, or a name and the modules it works for: {with_name / result.coverage.gpu_ns:.4f}")
     assert result.coverage.attributed_ns + in_hooks + copies >= 0.99 * result.coverage.gpu_ns, reasons

@@ -181,6 +181,29 @@ for turn in range(5):
     )
 
 
+def test_a_thread_that_python_never_saw_appears_while_it_samples(run: Any) -> None:
+    """Its state is in the interpreter's list before it is set up, and nothing holds the GIL meanwhile."""
+    run(
+        UNTIL
+        + """
+import ctypes, threading
+libc = ctypes.CDLL(None)
+begin = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(lambda _: None)
+over = False
+def foreign():
+    threads = (ctypes.c_ulong * 8)()
+    while not over:
+        for i in range(8): libc.pthread_create(ctypes.byref(threads, 8 * i), None, begin, None)
+        for thread in threads: libc.pthread_join(ctypes.c_ulong(thread), None)
+with profiling_lab.record(OUT, sample_hz=2000):
+    fake.kernel("a")
+    thread = threading.Thread(target=foreign); thread.start()
+    until(6000, lambda: sum(range(100)))
+    over = True; thread.join()
+"""
+    )
+
+
 def test_c_code_that_keeps_the_gil_is_one_sample(run: Any) -> None:
     """Nobody can look at a thread meanwhile: the ticks that pass are counted, and nothing waits for us."""
     run(

@@ -50,6 +50,16 @@ def test_silent_where_streams_overlap(judge: Judge) -> None:
     assert judge(RULE, chain(wait=True, overlapping=True)) == []
 
 
+def test_silent_where_the_other_stream_communicates(judge: Judge) -> None:
+    """One bucket of DDP: its all-reduce waits for the last gradient, the optimizer for the all-reduce."""
+    builder = TraceBuilder()
+    for i in range(20):
+        for stream, name in ((7, "gemm"), (20, "ncclDevKernel_AllReduce_Sum_f32_RING_LL")):
+            at = 2_000_000 + i * 100_000 + (stream == 20) * 50_000
+            builder.call("cudaStreamWaitEvent_v3020").launch(name, 50_000, stream=stream, start_ns=at)
+    assert judge(RULE, builder) == []
+
+
 def test_silent_on_one_stream(judge: Judge) -> None:
     builder = TraceBuilder()
     for _ in range(9):

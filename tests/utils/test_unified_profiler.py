@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,8 +16,10 @@ from typing import Any
 
 import pytest
 import torch
+from job_builder import Job
 from package_root import PACKAGE_ROOT
 
+from profiling_lab import api
 from profiling_lab.errors import UsageError
 from profiling_lab.utils import unified_profiler
 from profiling_lab.utils.unified_profiler import (
@@ -29,10 +33,11 @@ from profiling_lab.utils.unified_profiler import (
 
 def run(*arguments: str, folder: Path, as_file: bool = False) -> subprocess.CompletedProcess[str]:
     how = [str(unified_profiler.__file__)] if as_file else ["-m", "profiling_lab.utils.unified_profiler"]
+    paths = os.pathsep.join(filter(None, (str(PACKAGE_ROOT), os.environ.get("PYTHONPATH"))))
     return subprocess.run(
         [sys.executable, *how, *arguments],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(PACKAGE_ROOT)},
+        env=os.environ | {"PYTHONPATH": paths},
         capture_output=True,
         text=True,
     )
@@ -154,13 +159,115 @@ def test_files_of_ranks_in_folders_are_listed(tmp_path: Path) -> None:
     profiler = UnifiedProfiler(ProfilingConfig(output_dir=str(tmp_path)))
     assert profiler.generate_report() == f"no recording in {tmp_path}"
     (tmp_path / "node").mkdir()
-    for name in ("a.rank0.sqlite", "node/a.rank1.sqlite"):
+    for name in ("a.rank0.sqlite", "a.rank1.sqlite", "node/a.rank2.sqlite"):
         (tmp_path / name).touch()
-    assert profiler.generate_report().splitlines() == [
+    *lines, empty, summary = profiler.generate_report().splitlines()
+    assert lines == [
         f"profiling-lab lines {tmp_path}/a.rank0.sqlite",
-        f"profiling-lab lines {tmp_path}/node/a.rank1.sqlite",
-        f"profiling-lab ranks {tmp_path}",
+        f"profiling-lab lines {tmp_path}/a.rank1.sqlite",
+        f"profiling-lab lines {tmp_path}/node/a.rank2.sqlite",
+        f"profiling-lab ranks {tmp_path}/a.rank*.sqlite {tmp_path}/node/a.rank*.sqlite",
     ]
+    assert not empty and summary.startswith("no summary of all ranks: "), "what is no recording is said"
+
+
+def test_the_ranks_are_summed_up(tmp_path: Path) -> None:
+    job = Job(ranks=3)
+    job.slow_compute[2] = 2_000_000
+    job.write(tmp_path, "train.rank{rank}.sqlite", facts=True)
+    report = UnifiedProfiler(ProfilingConfig(output_dir=str(tmp_path))).generate_report()
+    assert f"profiling-lab ranks {tmp_path}/train.rank*.sqlite\n\n3 ranks in 3 files" in report
+    assert "rank 2 is a straggler" in report
+
+
+def test_a_second_run_keeps_the_first_and_reports_its_own(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('ran')\n")
+    for name in ("train.sqlite", "train-2.sqlite"):
+        done = run("train.py", folder=tmp_path)
+        assert done.returncode == 0 and "ran" in done.stdout, done.stderr
+        assert done.stderr.splitlines()[-1] == f"profiling-lab lines profiles/{name}"
+    (tmp_path / "profiles/train-3.rank1.sqlite").touch()
+    free = UnifiedProfiler(ProfilingConfig(output_dir=str(tmp_path / "profiles"))).command("train.py")
+    assert free[5].endswith("profiles/train-4.sqlite"), "of a job of ranks, too"
+
+
+RANK = """
+import os, pathlib, sys
+numbers = [os.environ[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK")]
+pathlib.Path(f"rank.{numbers[0]}").write_text(" ".join([*numbers, *sys.argv[1:]]))
+"""
+
+
+def test_several_machines_meet(tmp_path: Path) -> None:
+    """Two launchers on this one, as each machine starts its own."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        meet = f"127.0.0.1:{free.getsockname()[1]}"
+    (tmp_path / "train.py").write_text(RANK)
+    how = ["--mode", "multi-node", "--gpus", "1", "--nodes", "2", "--rendezvous", meet]
+    machines = [
+        subprocess.Popen(
+            [sys.executable, "-m", "profiling_lab.utils.unified_profiler", *how, "--node-rank", str(node),
+             "-o", f"node{node}", "train.py", "--lr", "1"],
+            cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(PACKAGE_ROOT)},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for node in range(2)
+    ]  # fmt: skip
+    told = [machine.communicate(timeout=240)[0] for machine in machines]
+    assert [machine.returncode for machine in machines] == [0, 0], told
+    said = sorted((tmp_path / f"rank.{rank}").read_text() for rank in range(2))
+    assert said == ["0 0 2 0 --lr 1", "1 0 2 1 --lr 1"]
+
+
+@pytest.mark.skipif(shutil.which("deepspeed") is None, reason="deepspeed is not on the PATH")
+def test_deepspeed_itself_starts_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without GPUs on the CPU."""
+    if torch.cuda.device_count() < 2:
+        monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    (tmp_path / "train.py").write_text(RANK)
+    monkeypatch.setenv("GROUP_RANK", "0")  # torchrun's own
+    done = run("--mode", "deepspeed", "--gpus", "2", "train.py", "--lr", "1", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = sorted((tmp_path / f"rank.{rank}").read_text() for rank in range(2))
+    assert said == [f"{rank} {rank} 2 0 --local_rank={rank} --lr 1" for rank in range(2)]
+
+
+TWO_GPUS = """
+import os, sys
+import torch
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
+
+rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(rank)
+distributed.init_process_group("nccl")
+model = DistributedDataParallel(torch.nn.Linear(1024, 1024).cuda())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+x = torch.randn(256, 1024, device="cuda")
+for _ in range(6):
+    model(x).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+torch.cuda.synchronize()
+if rank == 0:
+    print("steps of", sys.argv[1:], flush=True)
+distributed.barrier()
+distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.multigpu
+def test_a_job_on_two_gpus_is_recorded_and_summed_up(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TWO_GPUS)
+    done = run("--mode", "multi-gpu", "--gpus", "2", "train.py", "--lr", "1", folder=tmp_path)
+    assert done.returncode == 0 and "steps of ['--lr', '1']" in done.stdout, done.stderr
+    files = sorted(path.name for path in (tmp_path / "profiles").iterdir())
+    assert files == ["train.rank0.sqlite", "train.rank1.sqlite"]
+    assert "profiling-lab ranks profiles/train.rank*.sqlite\n\n2 ranks in 2 files" in done.stderr
+    found = api.ranks([tmp_path / "profiles" / name for name in files]).result
+    assert found.common_steps >= 4 and found.world_size == 2
+    assert any(row.series.kind == "AllReduce" and row.compared >= 4 for row in found.collectives)
 
 
 def optimizer_step() -> Any:

@@ -11,7 +11,8 @@ const char* plab_frames_unusable(void) { return NULL; }
 
 int plab_walk_frames(PyThreadState* thread, PlabFrame* frames, int room, int* truncated) {
   int count = 0;
-  const _PyInterpreterFrame* frame = thread->cframe->current_frame;
+  // A thread that Python never saw puts its state into the interpreter's list before it sets it up, without the GIL.
+  const _PyInterpreterFrame* frame = thread->cframe != NULL ? thread->cframe->current_frame : NULL;
   for (; frame != NULL && count < room; frame = frame->previous) {
 #if PY_VERSION_HEX >= 0x030C0000
     if (frame->owner >= FRAME_OWNED_BY_CSTACK) continue;  // a marker of the C stack, not a Python frame

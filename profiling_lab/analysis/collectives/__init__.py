@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from profiling_lab.analysis.collectives.collectives import CollectivesResult, collectives
+from profiling_lab.analysis.collectives.links import Links
 from profiling_lab.analysis.collectives.rows import By, CollectiveSum
 
-__all__ = ["By", "CollectiveSum", "CollectivesResult", "collectives"]
+__all__ = ["By", "CollectiveSum", "CollectivesResult", "Links", "collectives"]

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from profiling_lab.analysis.collectives.bandwidth import Arrivals, Bandwidth
 from profiling_lab.analysis.collectives.calls import calls_of
+from profiling_lab.analysis.collectives.links import Links
 from profiling_lab.analysis.collectives.rows import (
     GROUPINGS,
     By,
@@ -45,6 +47,8 @@ class CollectivesResult:
     """in which a rank communicated, summed over ranks: once, where it did so several times at once"""
     hidden_ns: int
     """of it, while its GPU computed"""
+    arrivals: Arrivals
+    """of all collectives that could be compared: waiting and transfer"""
     assignments: Assignments
     clocks: Clocks
     files: int
@@ -52,6 +56,7 @@ class CollectivesResult:
     window: tuple[tuple[str, str], ...]
     failures: tuple[Failure, ...]
     notes: tuple[str, ...]
+    links: Links | None = None
 
     @property
     def exposed_ns(self) -> int:
@@ -67,13 +72,15 @@ def collectives(
     done: Done = lambda _: None,
     only: tuple[int, ...] = (),
     devices: tuple[int, ...] = (),
+    links: Links | None = None,
 ) -> CollectivesResult:
     """Sum the collectives of the ranks in these files, which are of one job.
 
-    by: what distinguishes rows; limit: the most rows; pool, done, only, devices: see `ranks`.
+    by: what distinguishes rows; limit: the most rows; pool, done, only, devices: see `ranks`; links: what
+    the links of the job's machine reach, to compare with.
 
-    Raises UsageError for ranks that there are not, NotEnoughDataError if there is no collective or the files
-    belong to several jobs, UnreadableInputError if no file could be read.
+    Raises UsageError for ranks that there are not and for links of other GPUs, NotEnoughDataError if there
+    is no collective or the files belong to several jobs, UnreadableInputError if no file could be read.
     """
     if by not in GROUPINGS:
         raise UsageError(f"by must be one of {', '.join(GROUPINGS)}, not {by!r}")
@@ -86,10 +93,12 @@ def collectives(
     ranks = sorted((rank for file in files for rank in file.ranks), key=lambda rank: rank.facts.rank or 0)
     facts = tuple(rank.facts for rank in ranks)
     check_own(options.own, facts)
+    if links is not None:
+        _check_same_gpu(links, facts)
     if not any(rank.collectives.series or rank.collectives.alone for rank in ranks):
         raise NotEnoughDataError(_none(facts))
     calls = calls_of(ranks, job.met)
-    rows, total = sums(calls, by, limit)
+    rows, total = sums(calls, by, limit, links)
     busy, hidden = busy_and_hidden(calls, np.zeros(len(calls), dtype=np.int64), 1)
     sizes = np.array([series.size for series in calls.all_series])
     return CollectivesResult(
@@ -102,13 +111,23 @@ def collectives(
         grouped=int((sizes[calls.series] > 0).sum()),
         busy_ns=busy[0],
         hidden_ns=hidden[0],
+        arrivals=Bandwidth(calls).after_arrival(np.flatnonzero(calls.compared)),
         assignments=job.assignments,
         clocks=job.clocks,
         files=len(job.chosen),
         window=options.asked,
         failures=job.failures,
         notes=_notes(job, ranks),
+        links=links,
     )
+
+
+def _check_same_gpu(links: Links, facts: Sequence[RankFacts]) -> None:
+    """Raises UsageError if the links join other GPUs than those of the recordings."""
+    known = {rank.gpu for rank in facts if rank.gpu}
+    if known and links.gpu not in known:
+        recorded = ", ".join(sorted(known))
+        raise UsageError(f"the links were measured between {links.gpu}, but the recording is from {recorded}")
 
 
 def _none(facts: Sequence[RankFacts]) -> str:

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
-from profiling_lab.analysis.collectives.bandwidth import Arrivals, Bandwidth, Rates
+from profiling_lab.analysis.collectives.bandwidth import Arrivals, Bandwidth, LinkShare, Rates
 from profiling_lab.analysis.collectives.calls import Calls
+from profiling_lab.analysis.collectives.links import Links
 from profiling_lab.analysis.places import Place, shares
 from profiling_lab.analysis.ranks.collectives import PER_STEP, covered
 from profiling_lab.analysis.ranks.kinds import RankSet, Series
@@ -54,6 +55,8 @@ class CollectiveSum:
     """of it, while the GPU computed as well"""
     rates: Rates
     arrivals: Arrivals
+    links: LinkShare | None
+    """None without measured links, or where they cannot be compared"""
     places: tuple[Place, ...]
 
     @property
@@ -71,7 +74,9 @@ class CollectiveSum:
         return self.sizes.total if self.sizes.count == self.times.count else None
 
 
-def sums(calls: Calls, by: By, limit: int | None) -> tuple[tuple[CollectiveSum, ...], int]:
+def sums(
+    calls: Calls, by: By, limit: int | None, links: Links | None = None
+) -> tuple[tuple[CollectiveSum, ...], int]:
     """The rows that expose most, and how many there are in all."""
     key, distinct = _keys(calls, by)
     size = len(distinct)
@@ -82,7 +87,7 @@ def sums(calls: Calls, by: By, limit: int | None) -> tuple[tuple[CollectiveSum, 
     ranked = sorted(range(size), key=lambda i: (hidden[i] - busy[i], -busy[i], names.key(i)))
     shown = ranked[:limit]
     rows_of = dict(grouped(np.arange(len(calls)), key))
-    bandwidth = Bandwidth(calls)
+    bandwidth = Bandwidth(calls, links)
     out = []
     for i in shown:
         rows = rows_of[i]
@@ -104,6 +109,7 @@ def sums(calls: Calls, by: By, limit: int | None) -> tuple[tuple[CollectiveSum, 
                 hidden_ns=hidden[i],
                 rates=bandwidth.over_duration(rows),
                 arrivals=bandwidth.after_arrival(rows[calls.compared[rows]]),
+                links=bandwidth.of_links(rows),
                 places=_places(calls, rows),
             )
         )

@@ -38,6 +38,8 @@ class RankFacts:
     pid: int
     device: int
     """CUDA ordinal in the process"""
+    gpu: str
+    """the GPUs of the file, by name; '' where it does not say"""
     rank: int | None
     """as the recording or the name of the file says; None where nothing says it"""
     world_size: int | None
@@ -171,6 +173,7 @@ def _rank(
         path=str(trace.path),
         pid=trace.pids[unit.process],
         device=unit.device,
+        gpu=" and ".join(sorted({gpu.name for gpu in trace.gpus})),
         rank=said.rank,
         world_size=said.world_size,
         said_by=said.said_by,

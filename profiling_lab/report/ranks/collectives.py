@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from profiling_lab.analysis.collectives import CollectivesResult, CollectiveSum
+from profiling_lab.analysis.collectives.bandwidth import Arrivals
 from profiling_lab.report import numbers
 from profiling_lab.report.fields import Field, table_of
 from profiling_lab.report.places import place_fields, place_lines, place_text
@@ -23,6 +24,7 @@ def collectives_report(result: CollectivesResult, lines: int = 2) -> Report:
         "size_median_bytes busy_ns exposed_ns hidden_ns",
         "algorithm_bytes_per_s bus_bytes_per_s",
         "spread_ns last_rank arrived_bus_bytes_per_s" if several else "",
+        "links_bus_bytes_per_s links_reached_frac" if result.links else "",
     )
     table = table_of(
         _FIELDS,
@@ -40,6 +42,7 @@ def collectives_report(result: CollectivesResult, lines: int = 2) -> Report:
             "world_size": result.assignments.world_size,
             "ranks_said_by": result.assignments.said_by,
             "clocks": asdict(result.clocks),
+            "links": str(result.links) if result.links else None,
         },
         header=_header(result),
         table=table,
@@ -49,6 +52,8 @@ def collectives_report(result: CollectivesResult, lines: int = 2) -> Report:
             "busy_ns": result.busy_ns,
             "hidden_ns": result.hidden_ns,
             "exposed_ns": result.exposed_ns,
+            "wait_ns": result.arrivals.wait_ns,
+            "transfer_ns": result.arrivals.transfer_ns,
         },
     )
 
@@ -97,6 +102,8 @@ _FIELDS = (
     Field("last_rank", "last", Unit.COUNT, value="arrivals.last_rank"),
     Field("last_frac", unit=Unit.FRAC, value="arrivals.last_frac"),
     Field("arrived_bus_bytes_per_s", "busbw then", Unit.RATE, value="arrivals.bus_bytes_per_s"),
+    Field("links_bus_bytes_per_s", "links", Unit.RATE, value="links.bus_bytes_per_s"),
+    Field("links_reached_frac", "of links", Unit.FRAC, value="links.reached_frac"),
     Field("phase", value=lambda row: row.places[0].phase),
     *place_fields(),
 )
@@ -108,6 +115,17 @@ def _lines(row: CollectiveSum, result: CollectivesResult, most: int) -> tuple[st
     return (place_text(row.places[0]),) if len(row.places) == 1 else place_lines(row.places, most)
 
 
+def _waiting(met: Arrivals) -> list[str]:
+    """How much of the time of matched collectives is no transfer."""
+    if met.wait_ns is None or met.transfer_ns is None:
+        return []
+    share = numbers.share(met.wait_ns / max(met.wait_ns + met.transfer_ns, 1))
+    return [
+        f"  in {met.compared:,} that all ranks came to they waited {numbers.time(met.wait_ns)} for the last "
+        f"one ({share} of the time in these); the transfers after that took {numbers.time(met.transfer_ns)}"
+    ]
+
+
 def _header(result: CollectivesResult) -> tuple[str, ...]:
     calls = numbers.counted(result.calls, "collective")
     over = f", summed over {len(result.ranks):,} ranks" if len(result.ranks) > 1 else ""
@@ -116,6 +134,7 @@ def _header(result: CollectivesResult) -> tuple[str, ...]:
         f"{calls}, busy {numbers.time(result.busy_ns)}{over}: {numbers.time(result.exposed_ns)} exposed "
         f"({exposed}: no compute at the time), {numbers.time(result.hidden_ns)} hidden behind compute"
     ]
+    lines += _waiting(result.arrivals)
     unsized, ungrouped = result.calls - result.sized, result.calls - result.grouped
     if unsized or ungrouped:
         lines.append(
@@ -132,6 +151,11 @@ def _header(result: CollectivesResult) -> tuple[str, ...]:
             "  spread: from the first rank's arrival to that of the last, which is named; busbw then: from "
             "the last arrival on"
         )
+    if result.links:
+        begin = (
+            "the last arrival" if any(row.arrivals.compared for row in result.rows) else "a rank's arrival"
+        )
+        lines.append(f"  links: what {result.links}, reach for these messages; of links: from {begin} on")
     job = result.assignments
     head = job_lines(
         result.ranks,

@@ -177,20 +177,22 @@ def prove_compiled(mesh: Any) -> None:
 
 
 class Attention(nn.Module):  # type: ignore[misc]  # torch is untyped here
-    def __init__(self) -> None:
+    def __init__(self, width: int, head_dim: int) -> None:
         super().__init__()
-        self.q, self.k, self.v = (nn.Linear(D, width, bias=False) for width in (16, 16, 16))
-        self.o = nn.Linear(16, D, bias=False)
+        self.head_dim, heads = head_dim, 4
+        self.q, self.k, self.v = (nn.Linear(width, heads * head_dim, bias=False) for _ in "qkv")
+        self.o = nn.Linear(heads * head_dim, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (project(x).unflatten(-1, (-1, 4)) for project in (self.q, self.k, self.v))
+        q, k, v = (project(x).unflatten(-1, (-1, self.head_dim)) for project in (self.q, self.k, self.v))
         return self.o(flash_attention(q, k, v, causal=True).flatten(2))
 
 
 class Model(nn.Module):  # type: ignore[misc]  # torch is untyped here
-    def __init__(self) -> None:
+    def __init__(self, width: int = D, head_dim: int = 4) -> None:
         super().__init__()
-        self.attention, self.norm, self.heavy = Attention(), LayerNormGelu(D), HeavyLayer(D)
+        self.attention = Attention(width, head_dim)
+        self.norm, self.heavy = LayerNormGelu(width), HeavyLayer(width)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(x)

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs recorded on two H200s with a delay planted (benchmarks/ranks): the verdict names it, and says what
+mending it won when it was mended. benchmarks/ranks/reduce.py makes the files.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import lzma
+import tarfile
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from benchmarks.golden_cases import load
+from conftest import REPO
+
+from profiling_lab.analysis.ranks import LocalPool, ranks
+
+DATA = REPO / "tests" / "data" / "golden_h200"
+NAMES = sorted(path.name.removesuffix(".tar.xz") for path in DATA.glob("*.tar.xz"))
+score = load("score")
+CASES = score.cases()
+
+
+def unpacked(name: str, folder: Path) -> list[str]:
+    data = lzma.decompress((DATA / f"{name}.tar.xz").read_bytes())
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        archive.extractall(folder, filter="data")
+    return sorted(map(str, folder.glob("*.sqlite")))
+
+
+@pytest.mark.skipif(not NAMES, reason="no recording is there yet")
+@pytest.mark.parametrize("name", NAMES)
+def test_the_delay_is_named_and_costs_what_mending_it_won(name: str, tmp_path: Path) -> None:
+    times = json.loads((DATA / "times.json").read_text())[name]
+    found = ranks(unpacked(name, tmp_path), pool=LocalPool(1))
+    for row in score.judge(CASES[name], asdict(found.verdict), times):
+        print(row)
+        assert row.counts, "what is planted must be unmistakable"
+        if row.verdict is None:
+            assert (row.rank, row.line, row.cause, row.gain) == (True, True, True, True), row
+        else:
+            assert row.verdict and row.gain is not False, row
