@@ -112,7 +112,7 @@ else:
                     self.made.__doc__, self._is_whole = whole.__doc__, True
 
     class _Later:
-        """Stands for what a class will have, until somebody asks for it."""
+        """Stands for what a class will have, until it is asked for."""
 
         def __init__(self, name: str, make: Any) -> None:
             self._name, self._make = name, make

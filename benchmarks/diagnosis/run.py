@@ -154,7 +154,7 @@ class Runner:
         return ""
 
     def _finish(self, at_work: int) -> None:
-        """Wait until no more than so many recordings are being written."""
+        """Wait until at most this number of recordings are being written."""
         while len(self._being_written) > at_work:
             recording, child = self._being_written.pop(0)
             status, text = child.end()

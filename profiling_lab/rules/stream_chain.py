@@ -28,8 +28,7 @@ REMEDY = "record the event right after the needed work, and wait as late as poss
 
 
 def check(view: View) -> RuleResult:
-    findings, serial = [], False
-    follows = _launched_after_wait(view)
+    findings, serial, follows = [], False, _launched_after_wait(view)
     for process, device, rows in view.devices:
         kernels = rows[view.kernels[rows] & (view.classes[rows] != OperationClass.COMMUNICATION)]
         times = {

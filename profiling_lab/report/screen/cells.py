@@ -16,7 +16,7 @@ def cell_len(text: str) -> int:
 
 
 def set_cell_size(text: str, cells: int) -> str:
-    """The text cut or filled up with blanks to so many cells."""
+    """The text cut or filled up with blanks to this number of cells."""
     if text.isascii() or max(text) < _COMBINING:
         return text[: max(cells, 0)].ljust(cells)
     from rich.cells import set_cell_size
