@@ -178,7 +178,8 @@ def main(argv=None):
         model = deepspeed_engine(model, int(args.way[-1]), args.batch // parts, args.lr)
         step, backward, optimizer = model.step, model.backward, None
     else:
-        optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
+        # foreach cannot take DTensors and plain tensors together.
+        optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, foreach=False)
         step, backward = optimizer.step, torch.Tensor.backward
 
     data = torch.Generator().manual_seed(1)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make the files of tests/data/golden_h200 from the recordings of run.py.
+"""Make the files of tests/data/golden_h100 from the recordings of run.py.
 
-    python benchmarks/ranks/reduce.py OUT [--only NAME,NAME] [--to tests/data/golden_h200] [--bytes 150000]
+    python benchmarks/ranks/reduce.py OUT [--only NAME,NAME] [--to tests/data/golden_h100] [--bytes 150000]
 
 Of each job the last steps are kept, as many as fit, reduced as benchmarks/reduce_trace.py does; all ranks are
 one NAME.tar.xz. Tests read them with the times of mending, which become times.json. A job is only written if
@@ -44,7 +44,7 @@ def main() -> int:
     )
     parser.add_argument("out", type=Path, help="folder that run.py has filled")
     parser.add_argument("--only", default="", help="names of cases, with commas (default: all)")
-    parser.add_argument("--to", type=Path, default=REPO / "tests" / "data" / "golden_h200")
+    parser.add_argument("--to", type=Path, default=REPO / "tests" / "data" / "golden_h100")
     parser.add_argument("--bytes", type=int, default=150_000, help="of a job, at most (default: 150000)")
     args = parser.parse_args()
     args.to.mkdir(parents=True, exist_ok=True)

@@ -46,8 +46,6 @@ class Scored:
     collectives: bool | None
     said: str
     predicted_ms: float | None
-    most_ms: float | None
-    """the upper limit that is given where waiting collectives slow other kernels"""
     measured_ms: float | None
     step_ms: float | None
     recorded_ms: float | None
@@ -128,7 +126,7 @@ def judge(
         right = None if case.delays else False
         return [
             Scored(case.name, name, wrong, wrong, wrong, wrong, right, said="gave up", predicted_ms=None,
-                   most_ms=None, measured_ms=gain, **facts)
+                   measured_ms=gain, **facts)
             for name, gain in gains.items()
         ]  # fmt: skip
     if not case.delays:
@@ -137,7 +135,7 @@ def judge(
         right = _within(predicted, measured) if summary["kind"] == "transfer" else None
         said = f"{summary['kind']} {_blame_text(summary['blame'])}".strip()
         return [Scored(case.name, "", None, None, None, right, summary["kind"] in case.kinds, said=said,
-                       predicted_ms=predicted, most_ms=None, measured_ms=measured, **facts)]  # fmt: skip
+                       predicted_ms=predicted, measured_ms=measured, **facts)]  # fmt: skip
     blames = [each for each in (summary["blame"], *summary["also"]) if each]
     return [_of_delay(case, delay, gains, blames, summary, facts) for delay in case.delays]
 
@@ -158,8 +156,8 @@ def _of_delay(
         named = not blames and summary["rank"] == delay.rank
         told = _blame_text(blames[0]) if blames else summary["kind"] + f" rank {summary['rank']}" * named
         return Scored(case.name, delay.name, named, False, False, False, None, said=told, predicted_ms=None,
-                      most_ms=None, measured_ms=mine, **facts)  # fmt: skip
-    predicted, most = blame["gain_ns"] / 1e6, blame["most_gain_ns"] / 1e6
+                      measured_ms=mine, **facts)  # fmt: skip
+    predicted = blame["gain_ns"] / 1e6
     return Scored(
         case=case.name,
         delay=delay.name,
@@ -170,7 +168,6 @@ def _of_delay(
         verdict=None,
         said="; ".join(_blame_text(each) for each in blames),
         predicted_ms=predicted,
-        most_ms=most,
         measured_ms=mine,
         **facts,
     )
@@ -267,14 +264,14 @@ def _keep(rows: Sequence[Scored], times: Path, output: Path) -> None:
         for metric in ("rank", "line", "cause", "gain", "verdict", "collectives"):
             if (value := getattr(row, metric)) is not None:
                 results.add("ranks", case, "profiling-lab ranks", metric, float(value), "bool")
-        for metric in ("predicted_ms", "most_ms", "measured_ms", "step_ms", "recorded_ms"):
+        for metric in ("predicted_ms", "measured_ms", "step_ms", "recorded_ms"):
             if (value := getattr(row, metric)) is not None:
                 results.add("ranks", case, "profiling-lab ranks", metric.removesuffix("_ms"), value, "ms")
 
 
 def _print(rows: Sequence[Scored]) -> None:
     print(
-        f"{'case':30} {'rank':4} {'line':4} {'kind':4} {'gain':4} {'says':>9} {'up to':>9} {'true':>9} "
+        f"{'case':30} {'rank':4} {'line':4} {'kind':4} {'gain':4} {'says':>9} {'true':>9} "
         f"{'step':>8} {'recorded':>8}  said"
     )
     for row in rows:
@@ -282,8 +279,8 @@ def _print(rows: Sequence[Scored]) -> None:
             row.case + (f" {row.delay}" if row.delay not in ("", "delay") else "") + " *" * (not row.counts)
         )
         marks = (row.rank, row.line, row.cause) if row.verdict is None else (row.verdict, None, None)
-        numbers = (row.predicted_ms, row.most_ms, row.measured_ms, row.step_ms, row.recorded_ms)
-        texts = [f"{_number(value):>{width}}" for value, width in zip(numbers, (9, 9, 9, 8, 8), strict=True)]
+        numbers = (row.predicted_ms, row.measured_ms, row.step_ms, row.recorded_ms)
+        texts = [f"{_number(value):>{width}}" for value, width in zip(numbers, (9, 9, 8, 8), strict=True)]
         counted = {None: "", True: "; collectives counted right", False: "; COLLECTIVES WRONG"}
         print(
             f"{name:30} {' '.join(f'{_mark(mark):4}' for mark in (*marks, row.gain))} "

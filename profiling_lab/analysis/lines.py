@@ -16,9 +16,9 @@ from profiling_lab.analysis.lines_groups import GROUPINGS, NEEDS_STACKS, By, Gro
 from profiling_lab.analysis.lines_host import sampled_hint
 from profiling_lab.analysis.lines_inside import look_inside, without_stacks
 from profiling_lab.analysis.lines_layers import FOLDED_NOTE, ONE_LINE_NOTE, knows_instances
+from profiling_lab.analysis.places import ran_in_backward
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.records import dataclass, replace
-from profiling_lab.trace.attribution import Match
 from profiling_lab.trace.columns import I32, I64, OperationKind, dense
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.phases import LINE_PHASES, LinePhase
@@ -260,11 +260,8 @@ def _executed(
     trace: Trace, grouped: Groups, backward: npt.NDArray[np.bool_], own_row: I32
 ) -> dict[int, tuple[Executed, ...]]:
     """Per label where backward that was joined with a forward line ran the user's own Python."""
-    found, stacks = trace.attribution, trace.stacks
-    own_stack = np.append(trace.calls.stack, np.int32(0))[found.call]
-    ran = own_row[own_stack]
-    inside = stacks.inside_engine(own_row)[own_stack] & (found.match != Match.OWN)
-    rows = np.flatnonzero(backward & inside & (ran > 0) & (grouped.label >= 0))
+    stacks, ran = trace.stacks, ran_in_backward(trace, own_row)
+    rows = np.flatnonzero(backward & (ran > 0) & (grouped.label >= 0))
     pair, distinct = dense(grouped.label[rows].astype(np.int64) << 32 | stacks.frame[ran[rows]])
     total, count = _analysis.sum_by_key(pair, trace.operations.duration_ns[rows], len(distinct))
     out: dict[int, list[Executed]] = {}

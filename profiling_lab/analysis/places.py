@@ -12,7 +12,7 @@ from profiling_lab import _analysis
 from profiling_lab.analysis.coverage import Coverage, coverage, reason_text, why_no_line
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.records import dataclass, replace
-from profiling_lab.trace.attribution import BLEED_NS, Phase, Reason
+from profiling_lab.trace.attribution import BLEED_NS, Match, Phase, Reason
 from profiling_lab.trace.columns import I32, I64, U8, OperationKind, Trait, dense, full
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.stacks import Frame
@@ -144,6 +144,22 @@ def launched_at(
     return places, number.astype(np.int32)
 
 
+def ran_in_backward(trace: Trace, own_row: I32) -> I32:
+    """Per GPU operation the row of the user's own Python that launched it inside of backward, where that is a
+    hook or the backward of a Function, and not the forward line it is attributed to; 0 for all others.
+    """
+    found, stacks = trace.attribution, trace.stacks
+    own_stack = np.append(trace.calls.stack, np.int32(0))[found.call]
+    inside = stacks.inside_engine(own_row)[own_stack] & (found.match != Match.OWN) & ~_replayed(trace)
+    return np.where(inside & (found.phase == Phase.BACKWARD), own_row[own_stack], np.int32(0))
+
+
+def _replayed(trace: Trace) -> npt.NDArray[np.bool_]:
+    """Per GPU operation whether the call that launched it replayed a graph, and another had captured it."""
+    author = trace.operations.author
+    return np.zeros(len(trace.operations), dtype=np.bool_) if author is None else author >= 0
+
+
 def call_stacks(trace: Trace) -> I32:
     """Per call the stack it is attributed to: in backward that of the forward line, if it launched
     something.
@@ -151,7 +167,7 @@ def call_stacks(trace: Trace) -> I32:
     stack = trace.calls.stack.copy()
     if len(trace.operations):
         found = trace.attribution
-        known = (found.call >= 0) & (found.stack > 0)
+        known = (found.call >= 0) & (found.stack > 0) & ~_replayed(trace)
         stack[found.call[known]] = found.stack[known]
     return stack
 

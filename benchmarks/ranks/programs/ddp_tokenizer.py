@@ -16,9 +16,8 @@ def build(job: Job) -> Step:
     cached = torch.randint(vocabulary, (batch, length))
 
     def number_of(word: str) -> int:
-        return (
-            sum(ord(letter) * 31**place for place, letter in enumerate(word)) % vocabulary
-        )  # planted: delay
+        places = enumerate(word)
+        return sum(ord(letter) * 31**place for place, letter in places) % vocabulary  # planted: delay
 
     def read() -> torch.Tensor:
         if job.delayed(1):

@@ -8,7 +8,7 @@ from shared.models import random_tokens, tensor_parallel, transformer
 
 def build(job: Job) -> Step:
     model = tensor_parallel(transformer(job, width=4096), job)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, foreach=False)
     tokens = random_tokens(job, 4, 1024, seed=1)
 
     @torch.no_grad()

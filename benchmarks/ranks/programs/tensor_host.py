@@ -10,7 +10,7 @@ NOTE = "what a layer saw " * 1500
 
 def build(job: Job) -> Step:
     model = tensor_parallel(transformer(job, width=1024, blocks=8), job)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, foreach=False)
     tokens = random_tokens(job, 2, 512, seed=1)
 
     def watch(block: torch.nn.Module, inputs: object) -> None:

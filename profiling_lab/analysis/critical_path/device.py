@@ -109,7 +109,10 @@ def _behind_launch(trace: Trace, launched: Launched, before: I64, call_site: I32
     idle = np.append(operations.end_ns, np.iinfo(np.int64).min)[before[rows]] < begins
     fits = idle & (took >= 0) & (took <= LONGEST_NS) & (operations.kind[rows] == OperationKind.KERNEL)
     usual = _median(took[fits])
-    in_call = np.clip(np.minimum(operations.start_ns[rows], returns) - begins, 0, None)
+    # Of a graph's nodes only the first waits for its call: the others wait for nodes.
+    first_ns = full(len(calls), np.iinfo(np.int64).max)
+    np.minimum.at(first_ns, call, operations.start_ns[rows])
+    in_call = np.clip(np.minimum(first_ns[call], returns) - begins, 0, None)
     return _Edges(
         operation=rows,
         source=launched.moment_of_call[call],
@@ -176,14 +179,12 @@ def _behind_events(trace: Trace, launched: Launched, end: I64, call_site: I32) -
         others = (own_track >= 0) & (own_track != track)
         others &= calls.process[waits] == launched.streams[track][0]
         at = np.searchsorted(launched.launched_ns[rows], calls.start_ns[waits], "left") - 1
-        for _ in range(4):  # the event may be older than the last launch
-            use = others & (at >= 0)
-            ends = operations.end_ns[rows[np.maximum(at, 0)]]
-            fits = use & (ends <= begins)
-            better = fits & (ends > source_end)
-            source[better], source_end[better] = rows[at[better]], ends[better]
-            others &= ~fits
-            at = at - 1
+        # The event may be far older than the last launch: DDP waits for its buckets when it has sent all.
+        ended_ns = np.maximum.accumulate(operations.end_ns[rows])
+        at = np.minimum(at, np.searchsorted(ended_ns, begins, "right") - 1)
+        ends = operations.end_ns[rows[np.maximum(at, 0)]]
+        better = others & (at >= 0) & (ends > source_end)
+        source[better], source_end[better] = rows[at[better]], ends[better]
     found = np.flatnonzero((target >= 0) & (source >= 0))
     site = call_site[waits[found]]
     return _Edges(

@@ -26,6 +26,8 @@ _USUAL_RETURN_NS, _USUAL_LAUNCH_NS = 10_000, 5_000
 _FEW = 20
 _FULL_NS, _MANY = 20_000, 500
 """a launch that takes longer, with at least this number of operations queued, waits for room in the queue"""
+_BUSY_FRAC = 0.8
+"""of a graph's launch, how long its own nodes must run for it to have waited for them"""
 _DRAINS_NS = 50_000
 """a call that frees memory for longer, and returns when the GPU has done all, waits for it"""
 _QUEUES = (CudaCall.LAUNCH, CudaCall.GRAPH_LAUNCH, CudaCall.COPY, CudaCall.SET)
@@ -108,7 +110,7 @@ def add_waits(
     for number, of in by_process.items():
         mine = np.flatnonzero(is_full & (process == number))
         many[mine] = of.queued(start_ns[mine]) >= _MANY
-    is_full &= many | _noted_full(trace, calls)
+    is_full &= many | _noted_full(trace, calls) | _feeds_graph(launched, calls, kind_of, start_ns, end_ns)
     usual_ns = _usual_launch(took_ns[queues & ~is_full])
     for number, of in by_process.items():
         mine = process == number
@@ -167,6 +169,20 @@ class _Returns:
         site = self.site[row]
         edge = self.builder.edges(self.end[target], self.calls.end[row], after, site)
         self.builder.parts(edge, after, kind, site, self.label[row])
+
+
+def _feeds_graph(
+    launched: Launched, calls: HostCalls, kind_of: I64, start_ns: I64, end_ns: I64
+) -> npt.NDArray[np.bool_]:
+    """Per call in the graph whether it launched a graph that has more nodes than the queue has room for: it
+    returns as the last ones begin, and the GPU was busy with its nodes all the while.
+    """
+    operations = launched.operations
+    number = np.append(calls.number, -1)[launched.call]
+    rows = np.flatnonzero((number >= 0) & (kind_of[number] == CudaCall.GRAPH_LAUNCH))
+    in_call = np.minimum(operations.end_ns[rows], end_ns[number[rows]]) - operations.start_ns[rows]
+    busy_ns = np.bincount(number[rows], weights=np.maximum(in_call, 0), minlength=len(start_ns))
+    return np.asarray(busy_ns >= _BUSY_FRAC * (end_ns - start_ns)) & (kind_of == CudaCall.GRAPH_LAUNCH)
 
 
 def _usual_launch(took_ns: I64) -> int:

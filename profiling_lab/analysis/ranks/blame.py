@@ -7,13 +7,14 @@ do at all is gone, with its waits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from profiling_lab.analysis.critical_path.kinds import GPU, KINDS, Kind
 from profiling_lab.analysis.critical_path.what_if import Touched
+from profiling_lab.analysis.ranks.beside import alone, beside_waits
 from profiling_lab.analysis.ranks.joint_path import WORK, JointPath
 from profiling_lab.analysis.ranks.path_part import KernelTimes
 from profiling_lab.records import dataclass
@@ -59,14 +60,21 @@ class Blame:
     """of the line on the other ranks, the median"""
     gain_ns: int
     """what the step would win if the line, or all of the rank where no line is named, took as long as on the
-    other ranks"""
+    other ranks; kernels next to collectives that wait for this rank are then as fast as on it"""
     rank_gain_ns: int
     """the same for all of the rank's work"""
-    most_gain_ns: int
-    """the same if kernels of other ranks that are slower than the same ones here are so because a collective
-    waits next to them"""
     slower: float
     """by which factor its kernels take longer for the same work; 1.0 where they do not"""
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """A line whose GPU work only one rank has, and which holds no step up: something else sets it."""
+
+    rank: int
+    line: str
+    excess_ns: int
+    """per step, more than on the other ranks"""
 
 
 class Suspects:
@@ -84,6 +92,7 @@ class Suspects:
             self._parts[divmod(number, len(path.items))] = order[rows]
         target = np.searchsorted(graph.first, np.arange(len(graph.source)), "right") - 1
         self._rank_of_edge = graph.process[target]
+        self._beside = beside_waits(path)
 
     def blames(self, least_ns: float) -> tuple[Blame, ...]:
         """Of each rank without which steps would be shorter by `least_ns`: the largest first."""
@@ -95,6 +104,17 @@ class Suspects:
             if blame is not None:
                 found.append(blame)
         return tuple(sorted(found, key=lambda blame: (-blame.gain_ns, blame.rank)))
+
+    def hidden(self, blamed: Collection[int], least_ns: float) -> tuple[Hidden, ...]:
+        """Lines that take this much longer on a rank than on the others, of ranks that are not to blame."""
+        found = []
+        for rank, number in enumerate(self._path.ranks):
+            if number not in blamed:
+                excess = self._mine[rank, :, 0] - self._others[rank, :, 0]
+                item = int(np.argmax(excess))
+                if excess[item] >= least_ns and self._path.line(item):
+                    found.append(Hidden(number, self._path.line(item), int(excess[item])))
+        return tuple(found)
 
     def _changes(
         self, rank: int, items: Sequence[int], groups: tuple[int, ...]
@@ -218,22 +238,32 @@ class Suspects:
             doing=doing,
             line_ns=mine_ns,
             others_ns=others_ns,
-            gain_ns=int(gain),
-            rank_gain_ns=int(total),
-            most_gain_ns=int(max(gain, self._undisturbed(rank, item))),
+            gain_ns=int(max(gain, self._gain_in_all(rank, item))),
+            rank_gain_ns=int(max(total, self._gain_in_all(rank, None))),
             slower=slower,
         )
 
-    def _undisturbed(self, rank: int, item: int | None) -> float:
-        """What would be won if also the others' kernels took no longer than the same ones on a rank."""
-        changes = self._changes(rank, range(len(self._path.items)) if item is None else [item], (0, 1))
+    def _gain_in_all(self, rank: int, item: int | None) -> float:
+        """With what other ranks win because no collective waits next to their kernels."""
+        items = range(len(self._path.items)) if item is None else [item]
+        mended = self._changes(rank, items, (0, 1))
+        others = self._undisturbed(rank, items if item is not None else ())
+        return float(self._path.gains_ns([*mended, *others]).mean())
+
+    def _undisturbed(self, rank: int, items: Sequence[int]) -> list[tuple[Touched, float]]:
+        """Kernels of other ranks next to a collective that waits for this one: as long as they take here."""
+        out: list[tuple[Touched, float]] = []
         for (other, same), rows in self._parts.items():
             mine_ns, its_ns = self._mine[rank, same, 0], self._mine[other, same, 0]
-            if other != rank and same != item and 0 < mine_ns < its_ns / _SLOWER:
-                of = rows[self._path.work_of_part[rows] == 0]
-                if abs(self._launches(other, same) - 1) <= _SAME_FRAC:
-                    changes.append((Touched(of, _NONE), mine_ns / its_ns))
-        return float(self._path.gains_ns(changes).mean())
+            if other == rank or same in items or not 0 < mine_ns < its_ns / _SLOWER:
+                continue
+            of = rows[self._beside[rows]]
+            if len(of) and abs(self._launches(other, same) - 1) <= _SAME_FRAC:
+                counted = of[self._path.step_of_part[of] >= 0]
+                beside_ns = self._path.graph.parts.ns[counted].sum() / max(self._path.lengths, 1)
+                if beside_ns:
+                    out.append((Touched(of, _NONE), alone(mine_ns, its_ns, beside_ns)))
+        return out
 
     def _launches(self, rank: int, item: int) -> float:
         """How many times as many GPU operations a line has on a rank as on the others."""
@@ -241,7 +271,9 @@ class Suspects:
 
         def count(of: int) -> int:
             rows = self._parts.get((of, item))
-            return 0 if rows is None else int((path.work_of_part[rows] == 0).sum())
+            if rows is None:
+                return 0
+            return int(((path.work_of_part[rows] == 0) & (path.step_of_part[rows] >= 0)).sum())
 
         others = float(np.median([count(r) for r in range(len(path.ranks)) if r != rank]))
         mine = count(rank)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from profiling_lab.analysis.critical_path.kinds import COLLECTIVES
 from profiling_lab.analysis.critical_path.what_if import Touched
-from profiling_lab.analysis.ranks.blame import Blame, Suspects
+from profiling_lab.analysis.ranks.blame import Blame, Hidden, Suspects
 from profiling_lab.analysis.ranks.joint_path import JointPath, PathShare
 from profiling_lab.analysis.ranks.path_part import NoPart, RankPart
 from profiling_lab.analysis.ranks.totals import Meetings, RankRow
@@ -19,6 +20,8 @@ MOST_RANKS, MOST_STEPS = 16, 8
 """that are followed, with the step before and the begin of the one behind: what one rank gives is some MB"""
 LEAST_FRAC = 0.01
 """of a step that must be won"""
+HIDDEN_FRAC = 0.1
+"""of a step that a line takes on one rank alone, to be named though nothing would be won"""
 
 AskFor = Callable[[tuple[int, ...], I64], Sequence[RankPart | NoPart]]
 """the parts of these ranks in these steps"""
@@ -36,8 +39,15 @@ class PathFinding:
     """ranks that hold the step up, the largest gain first"""
     transfer_ns: int
     """what the step would win if transfers took no time"""
+    hidden: tuple[Hidden, ...]
+    """work of one rank that holds no step up"""
     shares: tuple[PathShare, ...]
     """what the path is made of, the largest first"""
+
+    @property
+    def transfers_on_path_ns(self) -> int:
+        """What of the path is transfers."""
+        return sum(share.group_ns[COLLECTIVES] for share in self.shares)
 
 
 def find(ask: AskFor, rows: Sequence[RankRow], met: Meetings) -> PathFinding | str:
@@ -60,12 +70,15 @@ def find(ask: AskFor, rows: Sequence[RankRow], met: Meetings) -> PathFinding | s
     if not path.meetings:
         return "ranks have no collective in common"
     transfers = Touched(path.transfers, np.empty(0, dtype=np.intp))
+    suspects = Suspects(path)
+    blames = suspects.blames(LEAST_FRAC * path.step_ns)
     return PathFinding(
         ranks=tuple(path.ranks),
         steps=tuple(path.steps[: path.lengths].tolist()),
         step_ns=path.step_ns,
-        blames=Suspects(path).blames(LEAST_FRAC * path.step_ns),
+        blames=blames,
         transfer_ns=int(path.gains_ns([(transfers, 0.0)]).mean()),
+        hidden=suspects.hidden([blame.rank for blame in blames], HIDDEN_FRAC * path.step_ns),
         shares=path.shares(),
     )
 

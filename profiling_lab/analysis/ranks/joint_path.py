@@ -74,7 +74,8 @@ class JointPath:
         self.item_of_part, self.items = self._items()
         """lines; of what has none each name of a kernel or call. By item the row of the graph's sites, and of
         its labels, -1 for a line"""
-        self._step_of_part = self._steps()
+        self.step_of_part = self._steps()
+        """per part the step in which it ends, -1 for what lies before the first or behind the last"""
         self.work_ns = self._sums()
 
     @property
@@ -97,6 +98,14 @@ class JointPath:
             return np.zeros(self.lengths)
         return np.asarray(self.before_ns - self._lengths(changed(self.graph, changes)))
 
+    def waits(self, rank: int) -> tuple[I64, I64]:
+        """When a rank's collectives began, and when the last rank had come to them."""
+        graph = self.graph
+        met = np.unique(graph.source[graph.parts.edge[self.transfers]])
+        target = np.repeat(np.arange(len(graph.time_ns)), np.diff(graph.first))
+        edges = np.flatnonzero(np.isin(target, met) & (graph.process[graph.source] == rank))
+        return graph.time_ns[graph.source[edges]], graph.time_ns[target[edges]]
+
     def _items(self) -> tuple[npt.NDArray[np.int32], tuple[tuple[int, ...], ...]]:
         parts, sites = self.graph.parts, self.graph.sites
         has_line = np.array([*(bool(site.frame or site.between) for site in sites), False])
@@ -117,7 +126,7 @@ class JointPath:
         """[rank, item, WORK] ns per step."""
         parts = self.graph.parts
         out = np.zeros((len(self.ranks), len(self.items), len(WORK)))
-        rows = np.flatnonzero((self.work_of_part >= 0) & (self._step_of_part >= 0))
+        rows = np.flatnonzero((self.work_of_part >= 0) & (self.step_of_part >= 0))
         where = (self.rank_of_part[rows], self.item_of_part[rows], self.work_of_part[rows])
         np.add.at(out, where, parts.ns[rows])
         return out / max(self.lengths, 1)
@@ -125,14 +134,13 @@ class JointPath:
     def by_step(self, items: npt.NDArray[np.bool_], group: int) -> npt.NDArray[np.float64]:
         """[rank, step] ns of a group of WORK in some items. What hosts do ahead counts where they do it."""
         out = np.zeros((len(self.ranks), self.lengths))
-        mine = (self.work_of_part == group) & items[self.item_of_part] & (self._step_of_part >= 0)
+        mine = (self.work_of_part == group) & items[self.item_of_part] & (self.step_of_part >= 0)
         rows = np.flatnonzero(mine)
-        where = (self.rank_of_part[rows], self._step_of_part[rows])
+        where = (self.rank_of_part[rows], self.step_of_part[rows])
         np.add.at(out, where, self.graph.parts.ns[rows])
         return out
 
     def _steps(self) -> I64:
-        """Per part the step in which it ends, -1 for what lies before the first or behind the last."""
         graph = self.graph
         target = np.searchsorted(graph.first, graph.parts.edge, "right") - 1
         begins = graph.time_ns[self._moment] + self._to_ns

@@ -94,6 +94,11 @@ def of_path(found: PathFinding | str, rows: Sequence[RankRow]) -> tuple[str, ...
     """Why the path across ranks could not be followed, or not everywhere."""
     if isinstance(found, str):
         return (f"what sets the step across ranks is unknown: {found}",) if len(rows) > 1 else ()
+    hidden = tuple(
+        f"rank {each.rank} takes {each.excess_ns / 1e6:.3f} ms per step more than the others at {each.line}, "
+        "but no step would be shorter without it: something else sets the step"
+        for each in found.hidden
+    )
     if len(found.ranks) == len(rows):
-        return ()
-    return (f"what sets the step was followed on {len(found.ranks)} of {len(rows):,} ranks",)
+        return hidden
+    return (*hidden, f"what sets the step was followed on {len(found.ranks)} of {len(rows):,} ranks")

@@ -25,7 +25,9 @@ WAITING_FRAC = 0.05
 IMBALANCE = 1.05
 """most over mean of compute, from which on load counts as uneven where there are no collectives"""
 TRANSFER_FRAC = 0.25
-"""of a step that it would win without transfers, from which on they are what sets it"""
+"""of a step that it would win without transfers, or of its path that they are, from which on they set it"""
+TRANSFER_GAIN_FRAC = 0.1
+"""of a step that it would win without transfers, at least: else something else takes as long"""
 EXPLAINS_FRAC = 0.5
 """of a straggler's extra time, what a line must account for to be named as the cause"""
 
@@ -106,7 +108,9 @@ def verdict(
 
 def _no_straggler(waits: int, step_ns: int, imbalance: float, path: PathFinding | None) -> JobVerdict:
     transfer_ns = path.transfer_ns if path is not None else 0
-    if path is not None and transfer_ns >= max(TRANSFER_FRAC * path.step_ns, waits):
+    on_path_ns = path.transfers_on_path_ns if path is not None else 0
+    is_path = on_path_ns >= TRANSFER_FRAC * step_ns and transfer_ns >= TRANSFER_GAIN_FRAC * step_ns
+    if transfer_ns >= max(waits, 1) and (is_path or transfer_ns >= TRANSFER_FRAC * step_ns):
         return JobVerdict("transfer", None, transfer_ns, None, imbalance, False)
     kind = "waiting" if waits >= WAITING_FRAC * step_ns else "balanced"
     return JobVerdict(kind, None, waits, None, imbalance, False)

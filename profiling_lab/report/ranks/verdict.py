@@ -14,7 +14,6 @@ from profiling_lab.report.lines.lines import shown_path
 _LAST_SHOWN, _ALSO_SHOWN = 3, 2
 _PLACE = re.compile(r"(?P<file>[^ ]+):(?P<line>\d+)")
 _NAME_WIDTH = 48
-_CLEARLY_MORE = 1.1
 _ALWAYS_FRAC = 0.9
 """of the collectives, from which on a rank is last to nearly all"""
 
@@ -69,12 +68,6 @@ def _blamed(result: JobResult, blame: Blame, cost: str) -> tuple[str, ...]:
         lines.append(f"  that takes {took} per step there, {others} on the other ranks{doing}")
     else:
         lines.append("  no single line accounts for half of it")
-    if blame.most_gain_ns > _CLEARLY_MORE * blame.gain_ns:
-        most = numbers.time(blame.most_gain_ns)
-        lines.append(
-            f"  up to {most}, if kernels of the other ranks are slower than the same ones on rank "
-            f"{blame.rank} because collectives wait next to them"
-        )
     if any(row.rank == blame.rank and row.late for row in result.rows):
         lines.append(f"  it is {_late(result)}")
     return tuple(lines)

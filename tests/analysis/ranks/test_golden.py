@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs recorded on two H200s with a delay planted (benchmarks/ranks): the verdict names it, and says what
+"""Jobs recorded on two H100s with a delay planted (benchmarks/ranks): the verdict names it, and says what
 mending it won when it was mended. benchmarks/ranks/reduce.py makes the files.
 """
 
@@ -18,7 +18,7 @@ from conftest import REPO
 
 from profiling_lab.analysis.ranks import LocalPool, ranks
 
-DATA = REPO / "tests" / "data" / "golden_h200"
+DATA = REPO / "tests" / "data" / "golden_h100"
 NAMES = sorted(path.name.removesuffix(".tar.xz") for path in DATA.glob("*.tar.xz"))
 score = load("score")
 CASES = score.cases()

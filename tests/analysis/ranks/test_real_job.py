@@ -40,14 +40,12 @@ def test_the_late_rank_is_named_whoever_recorded(job: JobResult) -> None:
     first, second = job.rows
     assert first.late == 0 and second.late == second.compared == job.common_steps * BUCKETS
     assert job.common_steps in (STEPS - 2, STEPS - 1), "what lies between two ends of a step is a step"
-    # The other rank's kernels are slower by 3.7 ms than the same ones on rank 1, which never waits: with
-    # them the line's 5.6 ms would be won. torch.profiler did not record where the host waits for events, so
-    # that it seems to be busy.
+    # The line takes 5.6 ms. The other rank's kernels are slower by 3.7 ms than the same ones on rank 1, which
+    # never waits. torch.profiler did not record where the host waits for events: it seems to be busy.
     blame = found.blame
     assert blame is not None and blame.cause == "unequal work"
-    assert 900_000 < found.cost_ns < 1_950_000 < blame.most_gain_ns < 5_650_000 or (
-        not job.rows[0].facts.path.endswith("sqlite") and found.cost_ns > 900_000
-    )
+    is_sqlite = job.rows[0].facts.path.endswith("sqlite")
+    assert (3_700_000 if is_sqlite else 900_000) < found.cost_ns < 5_650_000
     assert second.compute_ns - first.compute_ns == pytest.approx(1_790_000, rel=0.03)
     assert first.wait_ns is not None and second.wait_ns is not None
     assert second.wait_ns < 10_000 < first.wait_ns
