@@ -145,7 +145,7 @@ def launched_at(
 
 
 def ran_in_backward(trace: Trace, own_row: I32) -> I32:
-    """Per GPU operation the row of the user's own Python that launched it inside of backward, where that is a
+    """Per GPU operation the row of your own Python that launched it inside of backward, where that is a
     hook or the backward of a Function, and not the forward line it is attributed to; 0 for all others.
     """
     found, stacks = trace.attribution, trace.stacks
