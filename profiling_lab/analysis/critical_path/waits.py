@@ -13,7 +13,7 @@ from profiling_lab.analysis.critical_path.kinds import Kind
 from profiling_lab.analysis.critical_path.launched import Launched
 from profiling_lab.analysis.host.waits import host_waits
 from profiling_lab.records import dataclass
-from profiling_lab.trace.columns import I32, I64, OverheadKind, SyncKind, full, median, unique
+from profiling_lab.trace.columns import I32, I64, U8, OverheadKind, SyncKind, full, median, unique
 from profiling_lab.trace.cuda_calls import CudaCall, cuda_calls
 from profiling_lab.trace.trace import Trace
 
@@ -172,7 +172,7 @@ class _Returns:
 
 
 def _feeds_graph(
-    launched: Launched, calls: HostCalls, kind_of: I64, start_ns: I64, end_ns: I64
+    launched: Launched, calls: HostCalls, kind_of: U8, start_ns: I64, end_ns: I64
 ) -> npt.NDArray[np.bool_]:
     """Per call in the graph whether it launched a graph that has more nodes than the queue has room for: it
     returns as the last ones begin, and the GPU was busy with its nodes all the while.
@@ -182,7 +182,7 @@ def _feeds_graph(
     rows = np.flatnonzero((number >= 0) & (kind_of[number] == CudaCall.GRAPH_LAUNCH))
     in_call = np.minimum(operations.end_ns[rows], end_ns[number[rows]]) - operations.start_ns[rows]
     busy_ns = np.bincount(number[rows], weights=np.maximum(in_call, 0), minlength=len(start_ns))
-    return np.asarray(busy_ns >= _BUSY_FRAC * (end_ns - start_ns)) & (kind_of == CudaCall.GRAPH_LAUNCH)
+    return np.asarray((busy_ns >= _BUSY_FRAC * (end_ns - start_ns)) & (kind_of == CudaCall.GRAPH_LAUNCH))
 
 
 def _usual_launch(took_ns: I64) -> int:
