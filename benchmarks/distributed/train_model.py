@@ -178,7 +178,7 @@ def main(argv=None):
         model = deepspeed_engine(model, int(args.way[-1]), args.batch // parts, args.lr)
         step, backward, optimizer = model.step, model.backward, None
     else:
-        # foreach cannot take DTensors and plain tensors together.
+        # foreach takes no DTensors together with plain tensors.
         optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, foreach=False)
         step, backward = optimizer.step, torch.Tensor.backward
 

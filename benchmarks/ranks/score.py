@@ -6,7 +6,8 @@
 OUT is a folder of run.py. A delay counts as found if the verdict names its rank, its line (none, where no
 line is at fault) and its kind; of two, the one that costs more must come first. "Would save" counts as right
 within a factor of 1.5 of what was measured. Where no rank is delayed the verdict must be one of those that
-truth.toml allows. A delay that costs less than a tenth of the step is marked with * and not counted: what is
+truth.toml allows; the same goes for a delay that was measured to cost nothing, because something else sets the
+step. A delay that costs less than a tenth of the step is marked with * and not counted: what is
 planted must be unmistakable. Collectives are counted with `profiling-lab collectives`.
 """
 
@@ -26,6 +27,8 @@ from cases import AS_IT_IS, Case, Delay, cases
 
 RIGHT_WITHIN = 1.5
 LARGE_FRAC = 0.1
+NOTHING_FRAC = 0.02
+"""of the step: a delay that costs less holds nothing up, and naming no rank is right"""
 ABOUT = 0.8
 """of the larger of two gains, from which on either may come first"""
 _BETWEEN = re.compile(r"between (?P<first>.+):(?P<from>\d+) and (?P<last>.+):(?P<to>\d+)")
@@ -152,6 +155,10 @@ def _of_delay(
     top = {each.rank for each in case.delays if (gain := gains[each.name]) is None or gain >= ABOUT * largest}
     mine = gains[delay.name]
     blame = next((each for each in blames if each["rank"] == delay.rank), None)
+    nothing = mine is not None and facts["step_ms"] and mine < NOTHING_FRAC * facts["step_ms"]
+    if not blames and nothing and summary["rank"] is None:
+        return Scored(case.name, delay.name, None, None, None, None, True, said=summary["kind"],
+                      predicted_ms=None, measured_ms=mine, **facts)  # fmt: skip
     if blame is None:
         named = not blames and summary["rank"] == delay.rank
         told = _blame_text(blames[0]) if blames else summary["kind"] + f" rank {summary['rank']}" * named
