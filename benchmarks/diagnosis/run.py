@@ -225,21 +225,22 @@ class Child:
 
     def read(self, until: re.Pattern[str] | None = None) -> None:
         """Read what it prints: until that is there, or to the end, at most as long as it may run."""
-        while time.monotonic() < self._until:
-            if until is not None and until.search(self._text.decode(errors="replace")):
-                return
+        while until is None or not until.search(self._text.decode(errors="replace")):
             if select.select([self._pipe], [], [], 0.2)[0]:
                 data = os.read(self._pipe, 1 << 16)
                 self._text += data
                 if not data:
                     return
-            elif os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            elif self._has_ended() or time.monotonic() >= self._until:
                 return  # what it started may still hold the pipe
+
+    def _has_ended(self) -> bool:
+        return os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def end(self) -> tuple[int, str]:
         """Wait for its end. Returns the wait status and the output. What it started ends with it."""
         self.read()
-        late = time.monotonic() >= self._until
+        late = time.monotonic() >= self._until and not self._has_ended()
         if late:
             os.killpg(self._pid, signal.SIGKILL)
         status = os.waitpid(self._pid, 0)[1]
