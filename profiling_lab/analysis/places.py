@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 from profiling_lab import _analysis
 from profiling_lab.analysis.coverage import Coverage, coverage, reason_text, why_no_line
 from profiling_lab.analysis.stats import grouped
+from profiling_lab.records import dataclass, replace
 from profiling_lab.trace.attribution import BLEED_NS, Match, Phase, Reason
 from profiling_lab.trace.columns import I32, I64, U8, OperationKind, Trait, dense, full
 from profiling_lab.trace.ownership import Ownership

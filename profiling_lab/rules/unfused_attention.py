@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.analysis.critical_path.savings import fewer
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import RuleResult, Threshold, ms, percent
@@ -27,6 +28,7 @@ BETWEEN = Threshold("between", "kernels between two products", 12, "kernels, at 
 SOFTMAX = r"(?i)^(?!.*(logsoftmax|log_softmax|backward|softmax_warp_forward<.*, true, \w+>)).*softmax"
 MASK = r"triu_tril"
 OTHER_WORK = r"(?i)sort|topk|gather|scatter|index|embedding|nll"
+WINS_FRAC = 0.95
 REMEDY = "F.scaled_dot_product_attention or flash_attention: one kernel, no matrix of scores in memory"
 
 
@@ -61,6 +63,7 @@ def check(view: View) -> RuleResult:
                 weight=duration[mine],
                 remedy=REMEDY,
                 confidence="medium",
+                saving=fewer(mine, 1 - WINS_FRAC),
             )
         )
     return findings or view.too_few_lines("which function computes attention") or ()
@@ -90,5 +93,5 @@ RULE = Rule(
     check,
     __doc__ or "",
     time=Time.BUSY,
-    wins_frac=0.8,
+    wins_frac=WINS_FRAC,
 )
