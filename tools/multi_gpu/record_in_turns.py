@@ -1,0 +1,386 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records on two GPUs what E16, E15 and E38 need, within a minute; what comes back is assembled elsewhere.
+
+    python tools/multi_gpu/record_in_turns.py --out raw/ --tar raw.tar.gz --seconds 50
+    python tools/record_scaling_exercises.py --from raw/ --out recordings/
+    python tools/multi_gpu/record_multi_gpu_exercises.py --from raw/ --out recordings/ --only cold-collectives
+
+Most of a run's ten seconds goes into imports, CUDA contexts and NCCL's communicators. So all runs are forks
+of one process that has imported torch, they prepare at the same time, and then have the GPUs in turns:
+nothing else runs on them meanwhile. The first pieces are the most valuable ones. --tar is written anew after
+each of them; when the time is over, what runs is ended, and what is there stays. --only has the names of
+pieces, in their order. Without it: E16, E15 and E38; where E15's starter was recorded on these GPUs already
+(--starter-gpu has a part of their name), of E15 the solution alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import faulthandler
+import json
+import os
+import runpy
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import rank_runs
+
+from profiling_lab.analysis.collectives.nccl_text import VARIABLES, telling_lines
+from profiling_lab.exercises import find, workspace
+
+PREPARED_S, TURN_S = 18.0, 15.0
+"""the most for the preparation of all, and for one turn"""
+LEFT_ALONE_S = 2.0
+"""how long a rank may go on after another one has failed"""
+START, GPU, GROUP = "start", "gpu", "group"
+"""where a rank waits for its turn: before all, with its GPU set, in its process group"""
+SCALING, COMMUNICATION, COLD = "multi-gpu-scaling", "communication-overhead", "cold-collectives"
+TIMELINE, DISTRIBUTED = "multi-gpu-timeline", "distributed-profiling"
+COPY, SOLVED = "copy", "solved"
+STEPS = "4:11"
+BUCKET_MB = 64
+MACHINE = "machine.json"
+
+Wait = Callable[[], None]
+
+
+@dataclass
+class Piece:
+    """A run of one program."""
+
+    name: str
+    slug: str
+    program: str
+    solved: bool
+    """whether it is the solution's"""
+    ranks: int
+    waits: str
+    arguments: Sequence[str] = ()
+    record: Sequence[str] | None = None
+    """options of `profiling-lab record`; None: it is not recorded"""
+    asks_nccl: bool = False
+    pids: dict[int, int] = field(default_factory=dict)
+    """the rank of each process that has not ended"""
+    failed: str = ""
+
+
+def pieces(cpu: bool, repeats: int, starter: bool) -> list[Piece]:
+    """The most valuable first. starter: also of E15."""
+    on_cpu = ("--device", "cpu") if cpu else ()
+    scaling = ("--scaling", "strong", "weak", "--steps", "5", "--repeats", str(repeats), *on_cpu)
+    ten = ("--steps", "10", *on_cpu)
+    bucket, steps = ("--bucket-mb", str(BUCKET_MB)), ("--steps", STEPS)
+
+    def of_scaling(name: str, solved: bool) -> list[Piece]:
+        timed = [
+            Piece(
+                f"{name}{n}", SCALING, "train.py", solved, n, where, (*scaling, "--times", f"{name}{n}.json")
+            )
+            for n, where in ((1, GPU), (2, GROUP))
+        ]
+        return [*timed, Piece(name, SCALING, "train.py", solved, 2, GROUP, ten, steps)]
+
+    def both(name: str, slug: str, program: str, *more: Any) -> list[Piece]:
+        ends = ((f"{name}_starter", False), (f"{name}_solution", True))
+        return [Piece(each, slug, program, solved, 2, *more) for each, solved in ends]
+
+    cold = find(COLD).record_options
+    cold_starter = Piece("cold_starter", COLD, "cold_collectives.py", False, 2, START, on_cpu, cold)
+    cold_solution = Piece("cold_solution", COLD, "bandwidth.py", True, 2, START, on_cpu, cold)
+    return [
+        Piece("links", COMMUNICATION, "", False, 2, GROUP, ("--cpu", "--largest", "1") if cpu else ()),
+        Piece("communication", COMMUNICATION, "train.py", False, 2, GROUP, on_cpu, steps, True),
+        Piece("second", COMMUNICATION, "train.py", False, 2, GROUP, (*bucket, *on_cpu), steps, True),
+        *(of_scaling("scaling", False) if starter else []),
+        *of_scaling("after", True),
+        *both("fsdp2", DISTRIBUTED, "train_fsdp.py", GROUP, ten, steps),
+        # These wait before all, because the making of the communicator, or the host, is recorded too.
+        cold_starter,
+        Piece("cold_naive", COLD, "bandwidth.py", False, 2, GROUP, on_cpu),
+        Piece("cold_measured", COLD, "", True, 2, GROUP),
+        cold_solution,
+        *both("timeline", TIMELINE, "ddp_training.py", START, ten, steps),
+        *both("ddp", DISTRIBUTED, "train_ddp.py", START, ten, steps),
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=True, help="a new folder for what is recorded")
+    parser.add_argument("--tar", type=Path, help="pack it into this file after each piece")
+    parser.add_argument("--seconds", type=float, default=50.0, help="the most for all of it (default: 50)")
+    parser.add_argument("--only", default="", help="names of pieces, with commas, in their order")
+    parser.add_argument("--starter-gpu", default="", help="E15's starter is there for GPUs of this name")
+    parser.add_argument("--repeats", type=int, default=7, help="measurements of each time of E15")
+    parser.add_argument("--cpu", action="store_true", help="without GPUs: shows whether it runs")
+    args = parser.parse_args()
+    until = time.monotonic() + args.seconds
+    has_starter = bool(args.starter_gpu) and args.starter_gpu in gpu_names()
+    usual = pieces(args.cpu, args.repeats, not has_starter)
+    by_name = {piece.name: piece for piece in pieces(args.cpu, args.repeats, True)}
+    wanted = list(filter(None, args.only.split(","))) or [each.name for each in usual]
+    if unknown := set(wanted) - set(by_name):
+        parser.error(f"expected pieces among {', '.join(by_name)}, got {', '.join(sorted(unknown))}")
+    out = args.out.resolve()
+    out.mkdir(parents=True)
+    os.environ["OMP_NUM_THREADS"] = "1"  # as torchrun
+    import torch.distributed  # noqa: F401  the forks need not import it again
+
+    import profiling_lab.cli.interconnect
+    import profiling_lab.cli.record  # noqa: F401
+
+    chosen = [by_name[name] for name in wanted]
+    say(until, args.seconds, "imported")
+    with ports(len(chosen)) as free:
+        for piece, port in zip(chosen, free, strict=True):
+            start(piece, port, out, args.cpu)
+    try:
+        prepare(chosen, out, until)
+        say(until, args.seconds, "prepared")
+        for piece in chosen:
+            (folder_of(piece, out) / f"{piece.name}.go").touch()
+            if args.tar:
+                pack(out, args.tar.resolve(), piece)
+            take_turn(piece, out, until)
+            say(until, args.seconds, f"{piece.name}: {piece.failed or 'done'}")
+    finally:
+        for piece in chosen:
+            end(piece)
+        if args.tar:
+            pack(out, args.tar.resolve())
+            say(until, args.seconds, f"{args.tar.stat().st_size} bytes")
+    return 1 if any(piece.failed for piece in chosen) else 0
+
+
+def say(until: float, seconds: float, text: str) -> None:
+    print(f"{seconds - (until - time.monotonic()):5.1f} s  {text}", flush=True)
+
+
+@contextlib.contextmanager
+def ports(number: int) -> Any:
+    """Distinct ones that nothing listens on; they are kept until the end of the block."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
+        for each in sockets:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            each.bind(("127.0.0.1", 0))
+        yield [str(each.getsockname()[1]) for each in sockets]
+
+
+def folder_of(piece: Piece, out: Path) -> Path:
+    return out / find(piece.slug).entry.package
+
+
+def start(piece: Piece, port: str, out: Path, cpu: bool) -> None:
+    """Fork its ranks, which prepare and then wait."""
+    folder, exercise = folder_of(piece, out), find(piece.slug)
+    source = exercise.folder / workspace.SOLUTIONS if piece.solved else exercise.folder
+    program = folder / (SOLVED if piece.solved else COPY) / piece.program
+    program.parent.mkdir(parents=True, exist_ok=True)
+    if piece.program and not program.exists():  # a fork may be reading it
+        shutil.copy(source / piece.program, program)
+    with open(folder / f"{piece.name}.txt", "wb") as printed:
+        for rank in range(piece.ranks):
+            pid = rank_runs._fork(
+                lambda rank: in_rank(piece, rank, program, folder, cpu),
+                rank, piece.ranks, port, printed.fileno(),
+            )  # fmt: skip
+            piece.pids[pid] = rank
+
+
+def in_rank(piece: Piece, rank: int, program: Path, folder: Path, cpu: bool) -> int:
+    """The work of a process."""
+    os.chdir(folder)
+    faulthandler.register(signal.SIGUSR1, file=sys.stdout)  # before it is ended: where it is
+    if piece.asks_nccl:
+        os.environ |= {**VARIABLES, "NCCL_DEBUG_FILE": f"{folder}/{piece.name}.nccl.%p.txt"}
+    if piece.ranks == 1:
+        for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+            del os.environ[name]
+
+    def wait() -> None:
+        (folder / f"{piece.name}.ready{rank}").touch()
+        while not (folder / f"{piece.name}.go").exists():
+            time.sleep(0.003)
+
+    wait_at(piece.waits, wait, cpu)
+    code = work(piece, program, cpu)
+    if rank == 0 and not (folder / MACHINE).exists():
+        from profiling_lab.measure import machine
+
+        (folder / MACHINE).write_text(json.dumps(asdict(machine("cpu" if cpu else "cuda"))))
+    return code
+
+
+def wait_at(where: str, wait: Wait, cpu: bool) -> None:
+    """Wait now, or put the wait behind the function of torch that the program calls in its preparation."""
+    import torch
+    from torch import distributed
+
+    if where == START or (where == GPU and cpu):
+        wait()
+        return
+    module: Any = distributed if where == GROUP else torch.cuda
+    name = "init_process_group" if where == GROUP else "set_device"
+    original = getattr(module, name)
+
+    def then_wait(*arguments: Any, **more: Any) -> None:
+        original(*arguments, **more)
+        setattr(module, name, original)
+        if not cpu:
+            torch.zeros(1, device="cuda")  # makes the CUDA context
+            torch.cuda.synchronize()
+        wait()
+
+    setattr(module, name, then_wait)
+
+
+def work(piece: Piece, program: Path, cpu: bool) -> int:
+    from profiling_lab.cli import main as profiling_lab
+
+    if piece.name == "links":
+        return int(profiling_lab(["interconnect", "-o", "links.json", *piece.arguments]))
+    if piece.name == "cold_measured":
+        return measured(cpu)
+    if piece.record is None:
+        sys.argv[:] = [str(program), *piece.arguments]
+        runpy.run_path(str(program), run_name="__main__")
+        return 0
+    record = ["record", *piece.record, "-o", f"{piece.name}.sqlite", str(program), *piece.arguments]
+    return int(profiling_lab(record))
+
+
+def measured(cpu: bool) -> int:
+    """What `exercise repair` of E38 does on two GPUs, with the solution."""
+    from torch import cuda, distributed
+
+    from profiling_lab.exercises.e38_cold_collectives import repair
+
+    if cpu:
+        return 0
+    cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    distributed.init_process_group("nccl")
+    found = repair.measured(find(COLD).folder / workspace.SOLUTIONS / "bandwidth.py")
+    if not distributed.get_rank():
+        Path("cold_measured.json").write_text(json.dumps(found))
+    distributed.barrier()
+    distributed.destroy_process_group()
+    return 0
+
+
+def prepare(chosen: Sequence[Piece], out: Path, until: float) -> None:
+    """Wait until all that can prepare have done so."""
+    until = min(until, time.monotonic() + PREPARED_S)
+    while time.monotonic() < until:
+        reap(chosen)
+        if all(
+            (folder_of(piece, out) / f"{piece.name}.ready{rank}").exists()
+            for piece in chosen
+            for rank in piece.pids.values()
+        ):
+            return
+        time.sleep(0.01)
+
+
+def take_turn(piece: Piece, out: Path, until: float) -> None:
+    """Wait for the end of a piece that may go on."""
+    folder = folder_of(piece, out)
+    until = min(until, time.monotonic() + TURN_S)
+    while piece.pids:
+        reap([piece])
+        if piece.failed:
+            until = min(until, time.monotonic() + LEFT_ALONE_S)
+        if time.monotonic() > until:
+            piece.failed = piece.failed or "not done in time"
+            end(piece)
+        time.sleep(0.005)
+    for mark in (*folder.glob(f"{piece.name}.ready*"), folder / f"{piece.name}.go"):
+        mark.unlink(missing_ok=True)
+    if not piece.failed and piece.record is not None:
+        try:
+            describe(piece, folder)
+        except (OSError, ValueError, KeyError) as error:
+            piece.failed = f"{type(error).__name__}: {error}"
+    if piece.failed:
+        print((folder / f"{piece.name}.txt").read_text(errors="replace")[-1500:], flush=True)
+        for path in folder.glob(f"{piece.name}.rank*"):
+            path.unlink()
+
+
+def reap(running: Sequence[Piece]) -> None:
+    """Note which of their processes have ended, and how."""
+    for piece in running:
+        for pid, rank in list(piece.pids.items()):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                del piece.pids[pid]
+                if status:
+                    piece.failed = piece.failed or f"rank {rank}: wait status {status}"
+
+
+def end(piece: Piece) -> None:
+    """Its processes say where they are, and are ended."""
+    for pid in piece.pids:
+        os.kill(pid, signal.SIGUSR1)
+    time.sleep(0.2 if piece.pids else 0)
+    for pid in piece.pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    piece.pids.clear()
+
+
+def describe(piece: Piece, folder: Path) -> None:
+    """The JSON that the benchmark of the exercise writes next to its recordings."""
+    if piece.slug not in (COMMUNICATION, SCALING):
+        return
+    here = json.loads((folder / MACHINE).read_text())
+    facts = {name: here[name] for name in ("gpu", "driver", "torch", "date")}
+    files = [f"{piece.name}.rank{rank}.sqlite" for rank in range(piece.ranks)]
+    if piece.slug == COMMUNICATION:
+        texts = [path.read_text(errors="replace") for path in sorted(folder.glob(f"{piece.name}.nccl.*"))]
+        found = {
+            "bucket_mb": BUCKET_MB if piece.name == "second" else 0,
+            "links": "links.json", "recordings": files, "nccl": telling_lines("\n".join(texts)),
+        }  # fmt: skip
+    else:
+        times = [folder / f"{piece.name}{ranks}.json" for ranks in (1, 2)]
+        runs = [run for path in times for run in json.loads(path.read_text())]
+        found = {"runs": runs, "recordings": files}
+    (folder / f"{piece.name}.json").write_text(json.dumps({**facts, **found}, indent=1) + "\n")
+
+
+def pack(out: Path, target: Path, running: Piece | None = None) -> None:
+    """All that is there, but for what is being written."""
+    part = target.with_name(f"{target.name}.part")
+    with tarfile.open(part, "w:gz", compresslevel=6) as archive:
+        for path in sorted(each for each in out.rglob("*") if each.is_file()):
+            own = running is not None and path.is_relative_to(folder_of(running, out))
+            is_mark = path.suffix == ".go" or path.suffix.startswith(".ready")
+            if not is_mark and not (own and running and path.name.startswith(running.name)):
+                archive.add(path, f"{out.name}/{path.relative_to(out)}")
+    part.replace(target)
+
+
+def gpu_names() -> str:
+    """As nvidia-smi has them; torch would set up CUDA in this process, which must be forked."""
+    try:
+        return subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
