@@ -173,7 +173,7 @@ class _Returns:
 
 
 def _feeds_graph(
-    launched: Launched, calls: HostCalls, kind_of: I64, start_ns: I64, end_ns: I64
+    launched: Launched, calls: HostCalls, kind_of: npt.NDArray[np.uint8], start_ns: I64, end_ns: I64
 ) -> npt.NDArray[np.bool_]:
     """Per call in the graph whether it launched a graph that has more nodes than the queue has room for: it
     returns as the last ones begin, and the GPU was busy with its nodes all the while.
@@ -183,7 +183,7 @@ def _feeds_graph(
     rows = np.flatnonzero((number >= 0) & (kind_of[number] == CudaCall.GRAPH_LAUNCH))
     in_call = np.minimum(operations.end_ns[rows], end_ns[number[rows]]) - operations.start_ns[rows]
     busy_ns = np.bincount(number[rows], weights=np.maximum(in_call, 0), minlength=len(start_ns))
-    return np.asarray(busy_ns >= _BUSY_FRAC * (end_ns - start_ns)) & (kind_of == CudaCall.GRAPH_LAUNCH)
+    return np.asarray((busy_ns >= _BUSY_FRAC * (end_ns - start_ns)) & (kind_of == CudaCall.GRAPH_LAUNCH))
 
 
 def _usual_launch(took_ns: I64) -> int:
