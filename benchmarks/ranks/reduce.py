@@ -113,7 +113,8 @@ def cut(source: Path, target: Path, steps: int) -> None:
     with sqlite3.connect(target) as file:
         tables = {name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         calls = "CUPTI_ACTIVITY_KIND_RUNTIME"
-        file.execute(f"DELETE FROM {calls} WHERE start < ?", [since_ns])
+        captured = "SELECT correlationId FROM PYREC_GRAPH_NODE" if "PYREC_GRAPH_NODE" in tables else "-1"
+        file.execute(f"DELETE FROM {calls} WHERE start < ? AND correlationId NOT IN ({captured})", [since_ns])
         launched = f"SELECT correlationId FROM {calls}"
         for kind in _OPERATIONS:
             if (table := f"CUPTI_ACTIVITY_KIND_{kind}") in tables:
