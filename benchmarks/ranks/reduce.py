@@ -97,10 +97,11 @@ process a GPU, recorded by `benchmarks/ranks/run.py`, cut and reduced by `benchm
 
 
 def _folder_of(recording: Path) -> Path:
-    """Of the program, as it was where it ran."""
+    """Of the repository, as it was where the job ran."""
+    tail = f"/{Path(__file__).relative_to(REPO).with_name('run.py')}"
     with sqlite3.connect(recording) as file:
-        row = file.execute("SELECT value FROM PYREC_META WHERE name = 'script'").fetchone()
-    return Path(row[0]).parent if row else Path("/nowhere")
+        row = file.execute("SELECT value FROM StringIds WHERE value LIKE ?", [f"%{tail}"]).fetchone()
+    return Path(row[0].removesuffix(tail)) if row else Path("/nowhere")
 
 
 def cut(source: Path, target: Path, steps: int) -> None:
