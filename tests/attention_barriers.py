@@ -302,13 +302,62 @@ class Unit:
                 tile = yield from next_tile()
 
 
-class WideBackward:
-    """dK and dV above head_dim 128 (wide/kv_kernel.cuh), over `steps` query tiles: one warpgroup passes P to
-    the other.
+class CachedUnit(Unit):
+    """A unit whose keys are in a cache (cache/load.cuh): one warp announces tiles, one loads K, one loads
+    V. These two read the description that comes with Q, and need not give it back: no consumer does so
+    before it has seen the keys that they load.
     """
 
-    def __init__(self, stages: int, steps: int, seed: int) -> None:
-        self.steps, self.stages, self.random = steps, stages, random.Random(seed)
+    def __init__(self, config: Config, tiles: list[Tile], seed: int) -> None:
+        super().__init__(config, tiles, seed)
+        self.all, self.pace = tiles, Barrier(2)
+
+    def run(self) -> None:
+        warps = [self.announce(), self.load(self.k, True), self.load(self.v, False)]
+        warps += [self.consume(group, warp) for group in range(self.config.groups) for warp in range(WARPS)]
+        run_all(warps, self.random)
+
+    def announce(self) -> Steps:
+        q = Ring(self.config.stages_q)
+        while True:
+            tile = next(self.tiles, None)
+            stage, parity = q.stage, q.parity
+            yield lambda s=stage, p=parity: self.q.empty[s].passed(p ^ 1)
+            self.q.holds[stage] = tile
+            self.q.full[stage].arrive()
+            q.advance()
+            if tile is None:
+                return
+            yield from meet(self.pace)
+
+    def load(self, side: Buffers, paces: bool) -> Steps:
+        q, ring = Ring(self.config.stages_q), Ring(self.config.stages)
+        number = 0
+        while True:
+            yield lambda s=q.stage, p=q.parity: self.q.full[s].passed(p)
+            tile = self.q.holds[q.stage]
+            assert tile is None or tile is self.all[number], "a tile is missed"
+            number += 1
+            q.advance()
+            if tile is None:
+                return
+            assert isinstance(tile, Tile)
+            for n in reversed(range(tile.begin, tile.end)):
+                yield lambda s=ring.stage, p=ring.parity: side.empty[s].passed(p ^ 1)
+                side.holds[ring.stage] = (tile, n)
+                side.full[ring.stage].arrive()
+                ring.advance()
+                if paces and n == min(tile.end - 1, tile.begin + 2):
+                    self.pace.arrive()
+
+
+class WideBackward:
+    """dK and dV above head_dim 128 (wide/kv_kernel.cuh), over `steps` query tiles: one warpgroup passes P to
+    the other. `ahead`: what they add to dV and dK for a tile runs under the arithmetic of the next tile.
+    """
+
+    def __init__(self, stages: int, ahead: bool, steps: int, seed: int) -> None:
+        self.steps, self.ahead, self.stages, self.random = steps, ahead, stages, random.Random(seed)
         many = range(stages)
         # A copy and a warp's lanes fill Q with its statistics; every warp of both groups gives them back.
         self.q = Buffers([Barrier(2) for _ in many], [Barrier(2 * WARPS) for _ in many], [None] * stages)
@@ -338,28 +387,59 @@ class WideBackward:
             q.advance()
 
     def of_dv(self, warp: int) -> Steps:
-        ring = Ring(self.stages)
+        ring, held = Ring(self.stages), Ring(self.stages)
+
+        def add(step: int) -> Steps:
+            yield from full(self.dout, held, step)
+            yield from meet(self.own[0])
+
+        def end() -> Steps:
+            yield lambda: True  # the product's end
+            if warp == 0:
+                self.dout.empty[held.stage].arrive()
+            held.advance()
+
         for step in range(self.steps):
             yield from full(self.q, ring, step)
             yield from meet(self.own[0])  # four warps issue a product together
+            if self.ahead and step:
+                yield from add(step - 1)
             yield lambda: True
-            yield from full(self.dout, ring, step)
-            yield from meet(self.own[0])
+            if self.ahead:
+                self.q.empty[ring.stage].arrive()
+                if step:
+                    yield from end()
+            else:
+                yield from add(step)
             if step >= 2:
                 yield from meet(self.p_empty[step % 2])
             self.p[step % 2] = step
             self.p_full[step % 2].arrive()
-            self.q.empty[ring.stage].arrive()
-            yield lambda: True  # the product's end
-            if warp == 0:
-                self.dout.empty[ring.stage].arrive()
+            if not self.ahead:
+                self.q.empty[ring.stage].arrive()
+                yield from end()
             ring.advance()
+        if self.ahead and self.steps:
+            yield from add(self.steps - 1)
+            yield from end()
 
     def of_dk(self, warp: int) -> Steps:
-        ring = Ring(self.stages)
+        ring, held = Ring(self.stages), Ring(self.stages)
+
+        def add(step: int) -> Steps:
+            assert self.q.holds[held.stage] == step, "dK of another tile's queries"
+            yield from meet(self.own[1])
+
+        def end() -> Steps:
+            yield lambda: True
+            self.q.empty[held.stage].arrive()
+            held.advance()
+
         for step in range(self.steps):
             yield from full(self.dout, ring, step)
             yield from meet(self.own[1])
+            if self.ahead and step:
+                yield from add(step - 1)
             yield from full(self.q, ring, step)
             yield from meet(self.p_full[step % 2])
             assert self.p[step % 2] == step, "P of another tile"
@@ -368,11 +448,15 @@ class WideBackward:
             yield lambda: True
             if warp == 0:
                 self.dout.empty[ring.stage].arrive()
-            assert self.q.holds[ring.stage] == step, "dK of another tile's queries"
-            yield from meet(self.own[1])
-            yield lambda: True
-            self.q.empty[ring.stage].arrive()
+            if self.ahead and step:
+                yield from end()
+            if not self.ahead:
+                yield from add(step)
+                yield from end()
             ring.advance()
+        if self.ahead and self.steps:
+            yield from add(self.steps - 1)
+            yield from end()
 
 
 class Stopped(Exception):

@@ -42,7 +42,9 @@ RECORDER_MAY_INCLUDE: dict[str, set[str]] = {
 # Folders of an op that hold one implementation each.
 PATHS = ("cpu", "sm80", "sm90")
 
-# The lowest packages first; a package may import itself, what it names here, and profiling_lab.errors.
+# The lowest packages first; a package may import itself, what it names here, and
+# profiling_lab.errors and records, which use nothing.
+EVERYBODYS = {"errors", "records", "__version__"}
 MAY_IMPORT = {
     "trace": {"_analysis"},
     "analysis": {"_analysis", "trace"},
@@ -203,7 +205,7 @@ def test_imports_follow_the_layers(path: Path) -> None:
     parts = path.relative_to(REPO / "profiling_lab").parts
     if len(parts) == 1 or parts[0] == "cli":
         return
-    used = {name.split(".")[0] for name in imported_modules(path)} - {parts[0], "errors", "__version__"}
+    used = {name.split(".")[0] for name in imported_modules(path)} - {parts[0], *EVERYBODYS}
     assert not used & {"cli", "exercises"}, "nobody imports the command line or an exercise"
     extra = used - MAY_IMPORT[parts[0]]
     assert not extra, f"{parts[0]} may not import {sorted(extra)}"

@@ -39,15 +39,17 @@ def newest(lines: list[Line]) -> list[Line]:
 
 
 def suite(*names: str) -> list[Line]:
-    """The rates of the last run of these suites, forward and backward each its own: a kernel that is changed
-    is measured anew, and figures of different runs are not in one row.
+    """The rates of these suites, of the last run of each shape, causal or not and all providers together: a
+    kernel that is changed is measured anew, and what is compared comes from one run.
     """
     lines = [line for line in lines_of("attention_suites") if line["case"].get("suite") in names]
-    found = []
-    for direction in ("forward", "backward"):
-        of = [line for line in lines if line["case"]["direction"] == direction]
-        found += [line for line in newest(of) if line["metric"] == "rate"] if of else []
-    return found
+    last = {shape_of(line): line["run"] for line in lines}
+    found = [line for line in lines if line["metric"] == "rate" and line["run"] == last[shape_of(line)]]
+    return sorted(found, key=lambda line: line["case"]["direction"] != "forward")
+
+
+def shape_of(line: Line) -> tuple[Any, ...]:
+    return tuple((k, v) for k, v in sorted(line["case"].items()) if k != "causal" and v is not None)
 
 
 def told(lines: list[Line], name: str) -> str:
@@ -57,8 +59,11 @@ def told(lines: list[Line], name: str) -> str:
         for what, key in (("", "gpu"), ("driver", "driver"), ("torch", "torch"), ("cuDNN", "cudnn"))
         if one[key] is not None
     )
-    commits = ", ".join(dict.fromkeys(line["git"] for line in lines))
-    return f"{where}, {one['date'][:10]}, commit {commits} ([lines](results:{name}.jsonl))"
+    dates, commits = (
+        ", ".join(dict.fromkeys(found))
+        for found in ((line["date"][:10] for line in lines), (line["git"] for line in lines))
+    )
+    return f"{where}, {dates}, commit {commits} ([lines](results:{name}.jsonl))"
 
 
 def table(header: list[str], rows: list[list[str]]) -> list[str]:
@@ -279,6 +284,77 @@ def decode() -> list[str]:
     return ["", text, "", *table(["", *(f"{count} sequences" for count in counts)], rows)]
 
 
+def last_of(name: str) -> dict[tuple[Any, ...], Line]:
+    """The last line of each case, provider and metric."""
+    lines = lines_of(name)
+    return {(*sorted(line["case"].items()), line["provider"], line["metric"]): line for line in lines}
+
+
+def prompts() -> list[str]:
+    """Parts of prompts against a paged cache, and together with single rows."""
+    lines = list(last_of("attention_prefill").values())
+    rates = [line for line in lines if line["metric"] == "rate"]
+    if not rates:
+        return []
+    pages = sorted({line["case"]["page_size"] for line in rates if "page_size" in line["case"]})
+    found: dict[tuple[int, int, int], dict[Any, float]] = {}
+    for line in rates:
+        case = line["case"]
+        at = found.setdefault((case["head_dim"], case["keys"], case["rows"]), {})
+        at[case.get("page_size", line["provider"])] = line["value"]
+    rows = []
+    for (dim, keys, count), at in sorted(found.items()):
+        cells = [f"{at[page]:.0f} ({at[page] / at['varlen']:.2f})" if page in at else "-" for page in pages]
+        sdpa = f"{at['sdpa-flash']:.0f}" if "sdpa-flash" in at else "-"
+        rows.append([f"d{dim}, {count} rows, {keys} keys", f"{at['varlen']:.0f}", *cells, sdpa])
+    text = (
+        "Parts of prompts: rows of each of two sequences, which the call appends to the keys that it has in "
+        "a cache; 32 heads on 8, bf16, cold L2. TFLOP/s of what is seen; in brackets the share of "
+        f"`flash-varlen`, whose keys lie one behind the other. {told(rates, 'attention_prefill')}:"
+    )
+    header = ["", "`flash-varlen`", *(f"pages of {page}" for page in pages), "`sdpa-flash`"]
+    out = ["", text, "", *table(header, rows)]
+    mixed: dict[tuple[int, int], dict[str, float]] = {}
+    for line in lines:
+        if "decode" in line["case"]:
+            at = mixed.setdefault((line["case"]["decode"], line["case"]["page_size"]), {})
+            at[line["case"]["part"] if line["metric"] == "time" else line["metric"]] = line["value"]
+    rows = [
+        [f"{decode} single rows, pages of {page}",
+         *(f"{at[part] / 1000:.0f} us" for part in ("prompt", "steps", "mixed")),
+         f"{at['mixed_over_apart']:.2f}", f"{at['steps_share_of_copy']:.2f}"]
+        for (decode, page), at in sorted(mixed.items())
+    ]  # fmt: skip
+    text = (
+        "One call for 2048 rows of a prompt (8192 keys before) and single rows of other sequences (4096 keys "
+        "each), next to one call for each; d128. The share of the copy rate is that of the single rows alone:"
+    )
+    header = ["", "prompt", "single rows", "together", "together over apart", "share of copy"]
+    return [*out, "", text, "", *table(header, rows)]
+
+
+def block_masks() -> list[str]:
+    lines = [line for line in last_of("attention_block_mask").values() if line["metric"] == "rate"]
+    if not lines:
+        return []
+    found: dict[tuple[int, str], dict[str, float]] = {}
+    for line in lines:
+        found.setdefault((line["case"]["head_dim"], line["case"]["mask"]), {})[line["provider"]] = line[
+            "value"
+        ]
+    rows = [
+        [f"d{dim} {mask}", f"{at['ours']:.0f}",
+         *(f"{at[who]:.0f} ({at['ours'] / at[who]:.2f})" if who in at else "-" for who in ("option", "flex"))]
+        for (dim, mask), at in found.items()
+    ]  # fmt: skip
+    text = (
+        "FlexAttention's block masks, forward, 2 x 8192 rows, heads x head_dim = 2048; TFLOP/s of what is "
+        "seen and, in brackets, `flash_attention_with_block_mask` as a multiple: of the same mask as an "
+        f"option, and of compiled FlexAttention. {told(lines, 'attention_block_mask')}:"
+    )
+    return ["", text, "", *table(["", "ours", "as an option", "`flex_attention`"], rows)]
+
+
 def attention() -> list[str]:
     out = [*reached(), *grid()] if lines_of("attention") else []
     runs = {newest(lines_of("attention"))[0]["run"]} if out else set()
@@ -292,7 +368,7 @@ def attention() -> list[str]:
             how = [what] * bool(other) + ["mean over causal or not"] * (label is not by_dim_and_mask)
             out += ["", f"{about}; TFLOP/s, {'; '.join(how)}. {where}:", ""]
             out += by_length(lines, other, label) if other else table(*means(lines, label))
-    out += decode()
+    out += decode() + prompts() + block_masks()
     absent = {
         (line["provider"], line["case"]["reason"])
         for line in lines_of("attention") + lines_of("attention_suites")

@@ -40,7 +40,9 @@ def newest_run(name: str) -> list[Line]:
 def base(lines: list[Line], name: str) -> str:
     """What the figures were measured on, and at which commits: the code may have gone on since."""
     one = lines[0]
-    date, gpu = ", ".join(dict.fromkeys(line["date"][:10] for line in lines)), one["gpu"]
+    date, gpu = (", ".join(dict.fromkeys(texts)) for texts in (
+        (line["date"][:10] for line in lines), (line["gpu"] for line in lines)
+    ))  # fmt: skip
     versions = f"driver {one['driver']}, torch {one['torch']}, cuDNN {one['cudnn']}"
     commits = ", ".join(dict.fromkeys(line["git"][:7] for line in lines))
     return f"{gpu}, {versions}, {date}, at {commits} ([lines](results:{name}.jsonl))"
@@ -89,7 +91,8 @@ def recorder_overhead() -> list[str]:
     programs = list(dict.fromkeys(program for program, _ in value))
     providers = list(dict.fromkeys(provider for _, provider in value))
     rows = [(name, *(cell(program, name) for program in programs)) for name in providers]
-    rows = [row for row in rows if not row[0].startswith("CUPTI: ")]
+    left_out = ("CUPTI: ", "profiling-lab record, before")  # parts; an older build
+    rows = [row for row in rows if not row[0].startswith(left_out)]
     rows = [(row[0].replace("nobody listening", "no tool attached"), *row[1:]) for row in rows]
     text = (
         "Step time with the tool over step time without it, with the 95 % interval. `profiling-lab record`, "
@@ -376,7 +379,7 @@ def ops() -> list[str]:
         at["provider"]: at["value"] for at in newest_run("heavy_layer_step") if at["metric"] == "step_time"
     }
     rows = [
-        (_op("flash_attention", "attention"), "exact attention; windows, varlen",
+        (_op("flash_attention", "attention"), "exact; varlen, caches, block masks",
          f"{both('attention', 'rate', 'flash', ('sdpa-cudnn',))} cuDNN"),
         (_op("layer_norm_gelu", "layer_norm_gelu"), "LayerNorm and GELU",
          f"{both('layer_norm_gelu', 'share_of_copy', 'ours', peers, dtype='bfloat16')} eager or compile"),

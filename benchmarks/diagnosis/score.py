@@ -5,7 +5,8 @@
 
 RECORDED is a folder with NAME.sqlite and times.jsonl, as run.py writes them. A program counts as diagnosed if
 the first finding names one of its planted causes (cause) on one of its planted lines (line). Where
-times.jsonl has its step as it is and mended, the predicted gain counts as right within a factor of 1.5.
+times.jsonl has its step as it is and mended, the predicted gain counts as right within a factor of 1.5. One
+that is not said, because the finding knows only how much could be saved at most, counts as not right.
 A healthy program should have no finding of high severity among its steady steps. A program whose mending
 saves less than a quarter of its step is marked with * and not counted: its defect may not cost most.
 """
@@ -96,8 +97,8 @@ def _score(recording: Path, truth: dict[str, Any], times: tuple[float, float] | 
     cause = first is not None and bool({first["rule"], first.get("cause")} & set(truth["causes"]))
     line = first is not None and Path(first["file"] or "").stem == name and first["line"] in lines
     gain = None
-    if predicted is not None and measured is not None and measured > 0:
-        gain = 1 / RIGHT_WITHIN <= predicted / measured <= RIGHT_WITHIN
+    if measured is not None and measured > 0:
+        gain = predicted is not None and 1 / RIGHT_WITHIN <= predicted / measured <= RIGHT_WITHIN
     saves = measured / times[0] if measured is not None and times else None
     return Scored(name, truth["half"], cause, line, gain, None, said, predicted, measured, saves)
 
@@ -132,6 +133,9 @@ def _keep(rows: list[Scored], times: Path, output: Path) -> None:
         for metric in ("cause", "line", "gain", "false_alarm"):
             if (value := getattr(row, metric)) is not None:
                 results.add("diagnosis", case, "profiling-lab check", metric, float(value), "bool")
+        if row.cause is not None and row.predicted_ms is not None:
+            case = case | {"first": row.said.split()[0]}
+            results.add("diagnosis", case, "profiling-lab check", "predicted", row.predicted_ms, "ms")
 
 
 def facts(times: Path) -> Any:
@@ -162,9 +166,11 @@ def _print(rows: list[Scored]) -> None:
         healthy = [r for r in mine if r.cause is None]
         both = sum(bool(row.cause and row.line) for row in planted)
         gains = [row.gain for row in planted if row.gain is not None]
+        unsaid = sum(row.gain is not None and row.predicted_ms is None for row in planted)
         print(
             f"{half}: cause and line first in {both} of {len(planted)}, cause alone in "
-            f"{sum(bool(row.cause) for row in planted)}; gain right in {sum(gains)} of {len(gains)}; "
+            f"{sum(bool(row.cause) for row in planted)}; gain right in {sum(gains)} of {len(gains)}, "
+            f"of which {unsaid} do not say it; "
             f"false alarms in {sum(bool(row.false_alarm) for row in healthy)} of {len(healthy)} healthy ones"
         )
 

@@ -6,8 +6,8 @@
 OUT is a folder of run.py. A delay counts as found if the verdict names its rank, its line (none, where no
 line is at fault) and its kind; of two, the one that costs more must come first. "Would save" counts as right
 within a factor of 1.5 of what was measured. Where no rank is delayed the verdict must be one of those that
-truth.toml allows; the same goes for a delay that was measured to cost nothing, because something else sets the
-step. A delay that costs less than a tenth of the step is marked with * and not counted: what is
+truth.toml allows; the same goes for a delay that was measured to cost nothing, because something else sets
+the step. A delay that costs less than a tenth of the step is marked with * and not counted: what is
 planted must be unmistakable. Collectives are counted with `profiling-lab collectives`.
 """
 

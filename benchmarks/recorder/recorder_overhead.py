@@ -11,8 +11,9 @@ must not be older than its tracing:
   processes  whole programs, each in a process of its own, that take turns: plain, once more plain (what two
              processes differ by anyway), CUPTI's kernel records alone, `profiling-lab record`, nsys if there;
              --peer leaves some out, and adds "profiling-lab record --budget 1%", whose blocks
-             should be longer than a window and its pause (--steps). Beside each recording: its CUDA calls and
-             kernels in a step, what our callback took for a call, and what both come to in a step
+             should be longer than a window and its pause (--steps); --before compares with another build.
+             Beside each recording: its CUDA calls and kernels in a step, what our callback took for a call,
+             and what both come to in a step
 
 A block is a few steps between two waits for the GPU, the first step after a switch is not timed. Blocks are
 short and many, since the step of a program bound by launches wanders by several per cent within seconds;
@@ -42,6 +43,7 @@ from typing import Any
 import torch
 
 from profiling_lab import _recorder
+from profiling_lab.errors import UsageError
 from profiling_lab.measure import (
     ResultsFile,
     Timing,
@@ -63,6 +65,7 @@ HERE = Path(__file__).resolve().parent
 PLAIN = "plain"
 DORMANT = "profiling-lab record --dormant"  # no attach
 BUDGET = "profiling-lab record --budget 1%"
+BEFORE = "profiling-lab record, before"
 OUTSIDE = "profiling-lab record, outside of its window"
 NSYS_RATES_HZ = (200, 1000, 2000)
 Contexts = dict[str, Callable[[], AbstractContextManager[object]]]
@@ -90,6 +93,9 @@ def main() -> int:
     parser.add_argument("--without", nargs="+", default=[], choices=("stacks", "autograd", "nvtx"))
     parser.add_argument("--graph-nodes", action="store_true", help="record graphs kernel by kernel")
     parser.add_argument("--peer", nargs="+", help="only these of the peers")
+    parser.add_argument(
+        "--before", type=Path, help="a folder with another build of the package, in turns too"
+    )
     parser.add_argument("--output", "-o", type=Path, help="append JSON lines here")
     parser.add_argument("--seconds", type=float, default=30, help="time to measure for (30)")
     parser.add_argument("--steps", type=int, default=2, help="timed steps per block (2)")
@@ -316,13 +322,15 @@ def measure_processes(run: Run) -> None:
         folder = Path(name)
         turns = Turns(folder / "turns")
         commands = programs(run, folder)
-        chosen = [name for name in commands if not run.args.peer or name in (PLAIN, *run.args.peer)]
+        wanted = (PLAIN, BEFORE, *(run.args.peer or commands))
+        chosen = [name for name in commands if name in wanted]
         started = {
             name: subprocess.Popen(
                 commands[name],
                 stdout=subprocess.DEVNULL,
                 stderr=(folder / f"{i}.txt").open("w"),
                 cwd=HERE,
+                env=environment(run, name),
             )
             for i, name in enumerate(chosen)
         }
@@ -370,6 +378,13 @@ def add_contents(run: Run, name: str, folder: Path, command: list[str]) -> None:
         run.results.add(BENCHMARK, run.case, name, metric, value, unit)
 
 
+def environment(run: Run, name: str) -> dict[str, str]:
+    """The other build is found first by its own program alone."""
+    path = [str(run.args.before.resolve())] if name == BEFORE else []
+    path += filter(None, [os.environ.get("PYTHONPATH")])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+
+
 def programs(run: Run, folder: Path) -> dict[str, list[str]]:
     """The same program, alone and under each recorder."""
 
@@ -405,6 +420,12 @@ def programs(run: Run, folder: Path) -> dict[str, list[str]]:
         OUTSIDE: never,
     }.items():
         commands[name] = record(name, *options)
+    if run.args.before:
+        if not list(run.args.before.glob("profiling_lab/_recorder.*.so")):
+            raise UsageError(
+                f"--before: expected a folder with profiling_lab/_recorder.*.so, got {run.args.before}"
+            )
+        commands[BEFORE] = record(BEFORE)
     commands[DORMANT] = [sys.executable, "-m", "profiling_lab", "record", "--dormant", *program(DORMANT)]
     if BUDGET in (run.args.peer or ()):
         # A budget is a share of the time that passes, and most of that belongs to the other programs.

@@ -92,6 +92,22 @@ __device__ __forceinline__ Vec<Element> pack(const float (&f)[kVecSize<Element>]
   }
 }
 
+template <class Element>
+__device__ __forceinline__ Element first(const Vec<Element>& v) {
+  return *reinterpret_cast<const Element*>(&v.bits.x);
+}
+
+/// Moves the others one place forward. For loops that need not be fast, but small.
+template <class Element>
+__device__ __forceinline__ void drop_first(Vec<Element>& v) {
+  constexpr unsigned kBits = 8 * sizeof(Element);
+  const auto next = [](uint32_t low, uint32_t high) {
+    return kBits == 32 ? high : low >> kBits % 32 | high << kBits % 32;
+  };
+  v.bits = make_uint4(next(v.bits.x, v.bits.y), next(v.bits.y, v.bits.z), next(v.bits.z, v.bits.w),
+                      v.bits.w >> kBits % 32);
+}
+
 /// Element by element, in fp32 and rounded once more, as torch does.
 template <class Element>
 __device__ __forceinline__ Vec<Element> add(const Vec<Element>& a, const Vec<Element>& b) {

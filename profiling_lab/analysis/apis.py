@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
@@ -14,8 +12,9 @@ from profiling_lab.analysis.host.activity import ActivityKind, call_kinds
 from profiling_lab.analysis.places import Place, call_places, covered
 from profiling_lab.analysis.stats import Stats, StatsByKey, merged_names, possible
 from profiling_lab.errors import NotEnoughDataError, UsageError
+from profiling_lab.records import dataclass
 from profiling_lab.trace.attribution import BLEED_NS
-from profiling_lab.trace.columns import I32, I64, OverheadKind, dense
+from profiling_lab.trace.columns import I32, I64, OverheadKind, dense, unique
 from profiling_lab.trace.cuda_calls import CudaCall, are_any
 from profiling_lab.trace.trace import Trace
 
@@ -119,7 +118,7 @@ def apis(trace: Trace, own: tuple[str, ...] | None = None, limit: int | None = N
         calls=int(inside.sum()),
         total_ns=total_ns,
         queue_full_ns=int(full_ns.sum()),
-        threads=len(np.unique(calls.thread[inside])),
+        threads=len(unique(calls.thread[inside])),
         polls=int(polls.sum()),
         total_matched=len(ranked),
     )
@@ -176,7 +175,7 @@ def _kinds(trace: Trace, name: I32, names: int) -> list[str]:
     for row in inside[first].tolist():
         kinds[name[row]] = _KINDS.get(ActivityKind(int(doing[row])), "")
     launching = name[_launching(trace)]
-    for i in np.unique(launching[launching >= 0]).tolist():
+    for i in unique(launching[launching >= 0]).tolist():
         kinds[i] = kinds[i] or LAUNCHES
     return kinds
 

@@ -9,7 +9,6 @@ layer of many short kernels can cost more than one with the longest kernel of al
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from pathlib import Path
 
 from profiling_lab.analysis.coverage import Coverage
@@ -17,6 +16,7 @@ from profiling_lab.analysis.kernels.kernels import KernelRow, top_kernels
 from profiling_lab.analysis.lines import LineRow, lines
 from profiling_lab.analysis.source_names import qualified
 from profiling_lab.errors import NotEnoughDataError
+from profiling_lab.records import dataclass
 from profiling_lab.trace import Frame, Trace
 
 CLEAR_SHARE_FRAC = 1 / 3  # a layer is called the bottleneck from here on,

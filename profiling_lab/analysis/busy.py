@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
-from profiling_lab.trace.columns import I64
+from profiling_lab.records import dataclass, replace
+from profiling_lab.trace.columns import I64, unique
 from profiling_lab.trace.spans import Spans
 
 _BLEED_NS = 1000  # clocks of host and GPU are aligned no better than this
@@ -74,7 +74,7 @@ class Busy:
 
     def without(self, other: Busy) -> Busy:
         """Where this is busy and the other is not."""
-        edges = np.unique(np.concatenate([self.start_ns, self.end_ns, other.start_ns, other.end_ns]))
+        edges = unique(np.concatenate([self.start_ns, self.end_ns, other.start_ns, other.end_ns]))
         mine = self.holds(edges[:-1]) & ~other.holds(edges[:-1])
         return Busy.of(edges[:-1][mine], edges[1:][mine])
 

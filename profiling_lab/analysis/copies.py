@@ -8,7 +8,6 @@ about the bandwidth, so it does not count there; the time in the call is the who
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -20,7 +19,8 @@ from profiling_lab.analysis.coverage import Coverage
 from profiling_lab.analysis.places import Place, covered, operation_places
 from profiling_lab.analysis.stats import Stats, StatsByKey
 from profiling_lab.errors import NotEnoughDataError, UsageError
-from profiling_lab.trace.columns import I32, MemoryKind, OperationKind, Operations, combined
+from profiling_lab.records import dataclass
+from profiling_lab.trace.columns import I32, MemoryKind, OperationKind, Operations, combined, unique
 from profiling_lab.trace.cuda_calls import CudaCall, are_any
 from profiling_lab.trace.operation_classes import device_tracks
 from profiling_lab.trace.trace import Trace
@@ -196,10 +196,11 @@ def _calls_ns(trace: Trace, key: I32, keys: int) -> list[int | None]:
     rows = np.flatnonzero(key >= 0)
     makes = are_any(calls, (CudaCall.COPY, CudaCall.BLOCKING_COPY, CudaCall.SET, CudaCall.PREFETCH))
     known = (call[rows] >= 0) & np.append(makes, False)[call[rows]]
-    both, index = np.unique(np.stack([key[rows[known]], call[rows[known]]]), axis=1), key[rows[~known]]
-    took_ns = (calls.end_ns - calls.start_ns)[both[1]]
-    total, _ = _analysis.sum_by_key(both[0].astype(np.int32), took_ns, keys)
-    unknown = np.bincount(index, minlength=keys)
+    pairs = unique(key[rows[known]].astype(np.int64) * len(calls) + call[rows[known]])
+    of_key, of_call = np.divmod(pairs, max(len(calls), 1))
+    took_ns = (calls.end_ns - calls.start_ns)[of_call]
+    total, _ = _analysis.sum_by_key(of_key.astype(np.int32), took_ns, keys)
+    unknown = np.bincount(key[rows[~known]], minlength=keys)
     return [None if unknown[i] else int(total[i]) for i in range(keys)]
 
 

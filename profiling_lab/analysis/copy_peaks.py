@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from profiling_lab.records import dataclass
 
 GB = 1_000_000_000
 

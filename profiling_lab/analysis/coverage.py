@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from profiling_lab import _analysis
 from profiling_lab.analysis.device_spans import span_ns
 from profiling_lab.analysis.hooks import Reduction, reductions
+from profiling_lab.records import dataclass
 from profiling_lab.trace.attribution import Match, Phase, Reason
 from profiling_lab.trace.call_stacks import FUNCTION_LINES, HLO_LINES
 from profiling_lab.trace.columns import I32, NO_SEQUENCE, OperationKind, dense

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from profiling_lab import _analysis
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I32, I64, full
 from profiling_lab.trace.operation_classes import device_tracks
 from profiling_lab.trace.spans import Spans

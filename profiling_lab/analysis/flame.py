@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +13,7 @@ from profiling_lab.analysis.coverage import Coverage, coverage, reason_text, why
 from profiling_lab.analysis.lines import PHASES, PhaseFilter, needs_operations, needs_stacks
 from profiling_lab.analysis.lines_groups import own_frames
 from profiling_lab.errors import UsageError
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I32, dense
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.phases import LINE_PHASES, LinePhase

@@ -7,13 +7,12 @@ last gradient is there, so what its thread computed since the reduction before a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from profiling_lab.analysis.lines_groups import own_frames
 from profiling_lab.analysis.lines_layers import layer_path
+from profiling_lab.records import dataclass
 from profiling_lab.trace.attribution import Match, Phase
 from profiling_lab.trace.columns import I32, dense
 from profiling_lab.trace.stacks import Stacks

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from profiling_lab.records import replace
 from profiling_lab.trace import Trace
 from profiling_lab.trace.facts import Gpu, Recorded, TraceInfo
 from profiling_lab.trace.window import ranks

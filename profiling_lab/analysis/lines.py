@@ -5,7 +5,6 @@ called.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -15,9 +14,11 @@ from profiling_lab import _analysis
 from profiling_lab.analysis.coverage import NSYS_STACK_FLAGS, Coverage, coverage
 from profiling_lab.analysis.lines_groups import GROUPINGS, NEEDS_STACKS, By, Groups, groups, own_frames
 from profiling_lab.analysis.lines_host import sampled_hint
-from profiling_lab.analysis.lines_layers import ONE_LINE_NOTE, knows_instances
+from profiling_lab.analysis.lines_inside import look_inside, without_stacks
+from profiling_lab.analysis.lines_layers import FOLDED_NOTE, ONE_LINE_NOTE, knows_instances
 from profiling_lab.analysis.places import ran_in_backward
 from profiling_lab.errors import NotEnoughDataError, UsageError
+from profiling_lab.records import dataclass, replace
 from profiling_lab.trace.columns import I32, I64, OperationKind, dense
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.phases import LINE_PHASES, LinePhase
@@ -161,8 +162,10 @@ def _covered(trace: Trace, own_row: I32, by: By) -> Coverage:
     if by in ("function", "module") and trace.stacks_found.form == "nsys":
         # Python before 3.11, and nsys always: `forward` may be that of any class in the file.
         more.append("nsys notes functions without their class: those of one name in one file are one row")
-    if by == "layer" and not knows_instances(trace.stacks):
-        more.append(ONE_LINE_NOTE)
+    if by == "line" and (inside := look_inside(trace, own_row)):
+        more.append(inside)
+    if by == "layer":
+        more.append(FOLDED_NOTE if knows_instances(trace.stacks) else ONE_LINE_NOTE)
     return replace(covered, notes=(*covered.notes, *more))
 
 
@@ -175,7 +178,10 @@ def needs_operations(trace: Trace) -> None:
 def needs_stacks(trace: Trace, by: By = "line") -> None:
     """Raises NotEnoughDataError if `by` needs Python stacks and the trace holds none."""
     if by in NEEDS_STACKS and len(trace.stacks) == 1:
-        raise NotEnoughDataError(f"{trace.path} holds no Python stacks: {_how_to_record_stacks(trace)}")
+        others = without_stacks(trace) if by == "line" else ""
+        raise NotEnoughDataError(
+            f"{trace.path} holds no Python stacks: {_how_to_record_stacks(trace)}{others and f'; {others}'}"
+        )
 
 
 def _how_to_record_stacks(trace: Trace) -> str:

@@ -3,21 +3,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from profiling_lab.analysis.lines_layers import OUTSIDE, holds_layers, layer_path
+from profiling_lab.analysis.lines_layers import OUTSIDE, holds_layers, knows_instances, layer_path
 from profiling_lab.errors import NotEnoughDataError
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I32, dense, full
 from profiling_lab.trace.platform import in_words_of
 from profiling_lab.trace.stacks import Frame, Stacks
 from profiling_lab.trace.trace import Trace
 
-By: TypeAlias = Literal["line", "function", "file", "module", "layer", "kernel", "range"]
+By: TypeAlias = Literal["line", "function", "file", "module", "layer", "instance", "kernel", "range"]
 GROUPINGS: tuple[By, ...] = get_args(By)
-NEEDS_STACKS = ("line", "function", "file", "module", "layer")
+NEEDS_STACKS = ("line", "function", "file", "module", "layer", "instance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,9 @@ def groups(trace: Trace, by: By, own_row: I32, depth: int = 1) -> Groups:
         row = trace.attribution.range
         name = np.where(row >= 0, trace.ranges.name[row], -1).astype(np.int32)
         return _named(name, trace.ranges.names)
+    if by == "instance" and not knows_instances(trace.stacks):
+        why = "notes no instances of nn.Module, as torch.profiler does with with_stack=True"
+        raise NotEnoughDataError(f"{trace.path} {why}: try --by layer")
     if by == "layer" and not holds_layers(trace.stacks):
         raise NotEnoughDataError(f"{trace.path} shows no nn.Module that is called: try --by module")
     return stack_groups(trace.attribution.stack, trace.stacks, by, own_row, depth)
@@ -75,9 +78,9 @@ def groups(trace: Trace, by: By, own_row: I32, depth: int = 1) -> Groups:
 def stack_groups(stack: I32, stacks: Stacks, by: By, own_row: I32, depth: int = 1) -> Groups:
     """Labels of anything that has a stack, by one of NEEDS_STACKS."""
     # Python looks at each distinct stack once; what has one only looks up its number.
-    if by == "layer":
+    if by in ("layer", "instance"):
         number, distinct = dense(stack)
-        found = [_layers(stacks, row) for row in distinct.tolist()]
+        found = [_layers(stacks, row, folded=by == "layer") for row in distinct.tolist()]
     else:
         number, distinct = dense(own_row[stack])
         found = [_labels(own_frames(stacks, own_row, row), by, depth) for row in distinct.tolist()]
@@ -137,11 +140,11 @@ def _module(frames: tuple[Frame, ...]) -> Label:
     return Label(f"{frame.file}:{frame.function}", function=frame.function, file=frame.file)
 
 
-def _layers(stacks: Stacks, row: int) -> list[Label]:
+def _layers(stacks: Stacks, row: int, folded: bool) -> list[Label]:
     """The module that a stack is in and those around it, innermost first."""
     if not row:
         return []
-    path = layer_path(stacks, row)
+    path = layer_path(stacks, row, folded)
     if not path:
         return [Label(OUTSIDE)]
     out = []

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
@@ -17,7 +16,8 @@ from profiling_lab.analysis.info import info
 from profiling_lab.analysis.lines_groups import NEEDS_STACKS, By, Groups, own_frames, stack_groups
 from profiling_lab.analysis.lines_layers import holds_layers
 from profiling_lab.errors import NotEnoughDataError, UsageError
-from profiling_lab.trace.columns import I32, rows_of
+from profiling_lab.records import dataclass
+from profiling_lab.trace.columns import I32, median, rows_of, unique
 from profiling_lab.trace.extras import HostSamples
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.platform import in_words_of
@@ -198,7 +198,7 @@ def _why_none(trace: Trace) -> str:
 def _tree(samples: HostSamples) -> tuple[I32, Stacks]:
     """Per sample its row in a tree of the sampled stacks."""
     builder = StackBuilder()
-    used = np.unique(samples.stack)
+    used = unique(samples.stack)
     row = np.zeros(len(samples.stacks), dtype=np.int32)
     row[used] = [builder.add(samples.stacks[i]) for i in used.tolist()]
     return row[samples.stack], builder.build()
@@ -212,11 +212,11 @@ def _period(trace: Trace, ownership: Ownership) -> tuple[int | None, bool]:
         return round(1e9 / int(rates.pop())), False
     samples = trace.whole.samples(ownership)
     between = []
-    for thread in np.unique(samples.thread).tolist():
+    for thread in unique(samples.thread).tolist():
         mine = (samples.thread == thread) & (samples.stack >= 0)
-        between.append(np.diff(np.unique(samples.time_ns[mine])))
+        between.append(np.diff(unique(samples.time_ns[mine])))
     every = np.concatenate(between) if between else np.empty(0, dtype=np.int64)
-    return (int(np.median(every)), True) if len(every) else (None, True)
+    return (int(median(every)), True) if len(every) else (None, True)
 
 
 def _missed(trace: Trace) -> int:
@@ -227,7 +227,7 @@ def _missed(trace: Trace) -> int:
 def _thread_names(trace: Trace, samples: HostSamples) -> dict[int, str]:
     """By number: `7698 python`; also the process where there are several."""
     tids, names, pids = trace.tids, trace.source.thread_names(), trace.pids
-    several = len(np.unique(samples.process)) > 1
+    several = len(unique(samples.process)) > 1
     pairs = dict(zip(samples.thread.tolist(), samples.process.tolist(), strict=True))
     out = {}
     for thread, process in pairs.items():

@@ -1,25 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which nn.Module a stack is in, and in which that one is.
 
-torch.profiler notes each call of a module with the number of the instance (`Linear_3`). Any other Python
-stack shows the class whose `forward` runs and the line that called it: two instances called from two lines
-are two layers, those called from one line in a loop are one. A `forward` that is called without its module
+torch.profiler notes each call of a module with the number of the instance (`Linear_3`). Those of one class at
+one place of the model are one layer, unless instances are asked for. Any other Python stack shows the class
+whose `forward` runs and the line that called it: two instances called from two lines are two layers, those
+called from one line in a loop are one. A `forward` that is called without its module
 (`self.layer.forward(x)`) is no layer.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import PurePath
 
+from profiling_lab.records import dataclass
 from profiling_lab.trace.stacks import Frame, Stacks
 
 OUTSIDE = "outside of every module"
+FOLDED_NOTE = "modules of one class within one layer are one row; --by instance distinguishes them"
 ONE_LINE_NOTE = "modules that one line calls, as in a loop, are one layer: stacks show calls, not instances"
 
 _CALL = ("_call_impl", "_wrapped_call_impl", "__call__")
 _MODULE = "torch/nn/modules/module.py"
+_NUMBER = re.compile(r"_\d+$")
 _LIBRARY = re.compile(r"(^|/)torch/")
 
 
@@ -46,10 +49,11 @@ def knows_instances(stacks: Stacks) -> bool:
     return any(stacks.instances)
 
 
-def layer_path(stacks: Stacks, row: int) -> tuple[ModuleCall, ...]:
-    """The modules around a stack, outermost first."""
+def layer_path(stacks: Stacks, row: int, folded: bool = True) -> tuple[ModuleCall, ...]:
+    """The modules around a stack, outermost first. `folded`: instances of one class are one."""
     if instances := stacks.instances_of(row):
-        return tuple(ModuleCall(name, "", 0) for name in reversed(instances))
+        names = (_NUMBER.sub("", name) if folded else name for name in reversed(instances))
+        return tuple(ModuleCall(name, "", 0) for name in names)
     frames = stacks.of(row)
     out = []
     for i, frame in enumerate(frames[:-1]):

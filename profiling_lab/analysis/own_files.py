@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 
 from profiling_lab.errors import UsageError
 from profiling_lab.trace import Trace
@@ -32,6 +31,8 @@ def check_own(own: Sequence[str], traces: Iterable[Trace]) -> None:
     if not lost or not files:
         return
     mine = [file for file in sorted(files) if Ownership().is_own(file)] or sorted(files)
+    from difflib import get_close_matches
+
     shown = (get_close_matches(lost[0], mine, n=_FILES_SHOWN, cutoff=0.3) or mine)[:_FILES_SHOWN]
     more = f" and {len(mine) - len(shown)} more" if len(mine) > len(shown) else ""
     raise UsageError(

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 from profiling_lab import _analysis
 from profiling_lab.analysis.coverage import Coverage, coverage, reason_text, why_no_line
 from profiling_lab.analysis.stats import grouped
+from profiling_lab.records import dataclass, replace
 from profiling_lab.trace.attribution import BLEED_NS, Match, Phase, Reason
 from profiling_lab.trace.columns import I32, I64, U8, OperationKind, Trait, dense, full
 from profiling_lab.trace.ownership import Ownership
@@ -145,7 +145,7 @@ def launched_at(
 
 
 def ran_in_backward(trace: Trace, own_row: I32) -> I32:
-    """Per GPU operation the row of the user's own Python that launched it inside of backward, where that is a
+    """Per GPU operation the row of your own Python that launched it inside of backward, where that is a
     hook or the backward of a Function, and not the forward line it is attributed to; 0 for all others.
     """
     found, stacks = trace.attribution, trace.stacks

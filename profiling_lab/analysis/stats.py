@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import FARTHEST_NS, I32, I64
 
 

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
@@ -13,7 +11,8 @@ from profiling_lab.analysis.coverage import Coverage, coverage
 from profiling_lab.analysis.device_spans import device_spans
 from profiling_lab.analysis.host.steps import CATEGORIES, category_times
 from profiling_lab.errors import UsageError
-from profiling_lab.trace.columns import I32, I64
+from profiling_lab.records import dataclass
+from profiling_lab.trace.columns import I32, I64, median
 from profiling_lab.trace.operation_classes import (
     COPIES,
     OperationClass,
@@ -150,7 +149,7 @@ def steps(
         how=found.how,
         clock=found.clock,
         steps=len(found),
-        median_ns=int(np.median(found.end_ns - found.start_ns)),
+        median_ns=int(median(found.end_ns - found.start_ns)),
         outside_ns=outside_ns,
         outside_busy_ns=outside_busy_ns,
         total_matched=len(rows),
@@ -190,8 +189,8 @@ def _per_device(found: StepWindows, devices: tuple[tuple[int, int], ...]) -> tup
 def _outliers(wall_ns: I64) -> npt.NDArray[np.bool_]:
     if len(wall_ns) < OUTLIERS_NEED:
         return np.zeros(len(wall_ns), dtype=bool)
-    middle = np.median(wall_ns)
-    deviation = _MAD_TO_DEVIATION * np.median(np.abs(wall_ns - middle))
+    middle = median(wall_ns)
+    deviation = _MAD_TO_DEVIATION * median(np.abs(wall_ns - middle))
     slow: npt.NDArray[np.bool_] = wall_ns - middle > max(
         OUTLIER_DEVIATIONS * deviation, OUTLIER_FRAC * middle
     )

@@ -10,7 +10,6 @@ behind it, until the host, awake again, has launched something.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from profiling_lab.analysis.host.waits import WHATS, HostWaits, host_waits
 from profiling_lab.analysis.places import Place, call_places, covered
 from profiling_lab.analysis.stats import Stats, StatsByKey
 from profiling_lab.errors import NotEnoughDataError, UsageError
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I32, I64, SyncKind, Syncs, combined, full
 from profiling_lab.trace.trace import Trace
 

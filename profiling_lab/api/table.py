@@ -6,7 +6,6 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from profiling_lab.api.row import Row
 from profiling_lab.errors import LabError, UsageError
+from profiling_lab.records import replace
 from profiling_lab.report.html_table import html_table
 from profiling_lab.report.json_text import encode, readable
 from profiling_lab.report.table import Report, Unit, write

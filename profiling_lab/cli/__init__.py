@@ -10,13 +10,14 @@ whatever this module imports lands in the user's trace.
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 
 from profiling_lab.cli._completion import SHELLS, completion
-from profiling_lab.cli._parser import Parser
+from profiling_lab.cli._parser import Parser, columns
 
 GROUPS = (
     ("learn", ("demo", "exercise")),
@@ -59,11 +60,12 @@ def module_of(command: str) -> str:
 
 def build_parser(wanted: Sequence[str] = COMMANDS) -> Parser:
     """The command line. `wanted`: the commands it has; each takes a few milliseconds to build."""
+    width = columns() - 2
     parser = Parser(
         prog="profiling-lab",
         description="Find the Python line that costs GPU time, forward and backward, and the reason; "
         "check whether a change helped.",
-        formatter_class=partial(argparse.HelpFormatter, max_help_position=18),  # type: ignore[arg-type]
+        formatter_class=partial(argparse.HelpFormatter, max_help_position=18, width=width),  # type: ignore[arg-type]
         epilog="exit codes: 0 ok, 1 a finding or regression over its limit, 2 usage, "
         "3 not comparable or not enough data, 4 unreadable input",
     )
@@ -83,7 +85,7 @@ def build_parser(wanted: Sequence[str] = COMMANDS) -> Parser:
             help=module.HELP,
             description=module.HELP,
             epilog=f"examples:\n{module.EXAMPLES}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=partial(argparse.RawDescriptionHelpFormatter, width=width),  # type: ignore[arg-type]
         )
         module.add_arguments(command)
         command.set_defaults(run=module.run)
@@ -139,11 +141,14 @@ def main(argv: list[str] | None = None) -> int:
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors=STAND_INS)
     # With arguments of its own it was called by a program, whose numpy is not ours to limit.
-    if argv is None and args.command in _READ:
+    is_ours = argv is None and args.command in _READ
+    if is_ours:
         _load_numpy()
     try:
         status: int = args.run(args)
         sys.stdout.flush()
+        if is_ours:
+            gc.freeze()  # Python would look for cycles among all objects once more, and then end
         return status
     except LabError as error:
         print(f"profiling-lab {args.command}: {error}", file=sys.stderr)

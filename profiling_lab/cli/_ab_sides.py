@@ -6,7 +6,8 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from dataclasses import dataclass
+
+from profiling_lab.records import dataclass
 
 _BETWEEN = ":::"
 _OWN_OPTIONS = ("output", "overwrite", "dormant", "status", "signal")

@@ -6,12 +6,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from profiling_lab.cli import _trace_arguments as shared
 from profiling_lab.cli.ab import tolerance
+from profiling_lab.records import replace
 
 if TYPE_CHECKING:
     from profiling_lab.measure.bench_files import BenchResult

@@ -26,9 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shared.add_trace(parser)
     parser.add_argument(
         "--by",
-        choices=("line", "function", "file", "module", "layer", "kernel", "range"),
+        choices=("line", "function", "file", "module", "layer", "instance", "kernel", "range"),
         help="group by (default: line); module is the class whose forward ran in your code, layer the "
-        "nn.Module with its parents, including those of libraries, range an NVTX range",
+        "nn.Module with its parents, including those of libraries (instance: each one), range an NVTX range",
     )
     parser.add_argument(
         "--phase",

@@ -7,11 +7,11 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 from profiling_lab.errors import UsageError
+from profiling_lab.records import dataclass
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """called with what is being written, the number of written rows, and the total"""

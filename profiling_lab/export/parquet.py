@@ -27,6 +27,7 @@ from profiling_lab.trace.columns import (
     OperationKind,
     OverheadKind,
     SyncKind,
+    unique,
 )
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.phases import LINE_PHASES
@@ -120,7 +121,7 @@ def _calls(trace: Trace, own_row: npt.NDArray[Any]) -> dict[str, pa.Array]:
 
 def _ranges(trace: Trace, own_row: npt.NDArray[Any]) -> dict[str, pa.Array]:
     ranges = trace.ranges
-    domains = np.unique(ranges.domain)
+    domains = unique(ranges.domain)
     domain_names = [ranges.domains.get(number, "") for number in domains.tolist()]
     return {
         "id": pa.array(np.arange(len(ranges))),

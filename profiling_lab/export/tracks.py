@@ -7,11 +7,10 @@ lanes, each with its own track.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from profiling_lab import _analysis
+from profiling_lab.records import dataclass
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I32, I64, dense
 

@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode, handle_torch_function
 
 from profiling_lab.ops import _registration as registration
 from profiling_lab.ops import explain
+from profiling_lab.ops._attention_blocks import flash_attention_with_block_mask
 from profiling_lab.ops._attention_cache import flash_attention_with_cache
 from profiling_lab.ops._attention_fakes import SLUG, backward_fake, forward_fake
 from profiling_lab.ops._attention_in_torch import (
@@ -30,6 +31,7 @@ from profiling_lab.ops._attention_in_torch import (
     window_of,
 )
 from profiling_lab.ops._attention_ring import merge_attention, ring_attention
+from profiling_lab.ops._block_mask import prepare_block_mask
 from profiling_lab.ops._calls import is_plain_call
 from profiling_lab.ops._load import has_cuda_kernels
 from profiling_lab.ops._padding import Padding, may_be_padding, padding_of
@@ -41,8 +43,10 @@ __all__ = [
     "attention_flash",
     "flash_attention",
     "flash_attention_for_sdpa",
+    "flash_attention_with_block_mask",
     "flash_attention_with_cache",
     "merge_attention",
+    "prepare_block_mask",
     "ring_attention",
 ]
 

@@ -88,16 +88,38 @@ def _attention_cache(
     v_cache: Tensor,
     lengths: Tensor,
     table: Tensor | None,
-    k: Any,
+    k: Any = None,
+    v: Any = None,
+    cu_q: Tensor | None = None,
     *_: Any,
     **__: Any,
 ) -> int:
-    new = 0 if k is None else k.shape[1]
-    if lengths.is_meta or type(lengths) is not Tensor:  # unknown lengths are taken as the room for them
-        keys = int(q.shape[0] * k_cache.shape[1] * (1 if table is None else table.shape[1]))
-    else:
-        keys = int(lengths.sum()) + new * q.shape[0]
-    return _products(q, v_cache, q.shape[1] * keys, 1, 1)
+    room = int(k_cache.shape[1] * (1 if table is None else table.shape[1]))
+    if cu_q is None:
+        new = 0 if k is None else k.shape[1]
+        keys = q.shape[0] * room if _is_unknown(lengths) else int(lengths.sum()) + new * q.shape[0]
+        return _products(q, v_cache, q.shape[1] * keys, 1, 1)
+    if _is_unknown(lengths) or _is_unknown(cu_q):
+        return _products(q, v_cache, q.shape[0] * room, 1, 1)
+    rows = cu_q.diff()
+    pairs = int((rows * (lengths + (0 if k is None else rows))).sum())
+    return _products(q, v_cache, pairs, 1, 1)
+
+
+def _is_unknown(lengths: Tensor) -> bool:
+    """Then they are taken as the room for them."""
+    return lengths.is_meta or type(lengths) is not Tensor
+
+
+def _attention_blocks(
+    q: Tensor, k: Tensor, v: Tensor, sink: Any, counts: Tensor, blocks: Tensor, *_: Any, **__: Any
+) -> int:
+    """Blocks that are listed count, seen in part or whole; all of them, if their numbers are not known."""
+    tiles = counts.shape[2]
+    listed = counts.numel() * blocks.shape[3] if _is_unknown(counts) else int(counts.sum())
+    each = q.shape[0] * q.shape[2] // max(counts.shape[0] * counts.shape[1], 1)  # that share a list
+    pairs = listed * each * 128 * -(-q.shape[1] // max(tiles, 1))
+    return _products(q[..., :1, :], v[..., :1, :], pairs, 1, 1)
 
 
 def _ladder(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> int:
@@ -119,6 +141,7 @@ def _heavy_backward(dy: Tensor, *_: Any, **__: Any) -> int:
 FORMULAS: dict[str, Callable[..., int] | None] = {
     "attention_fwd": _attention,
     "attention_bwd": _attention_backward,
+    "attention_fwd_blocks": _attention_blocks,
     "cached_attention": _attention_cache,
     "ladder_attention": _ladder,
     "ladder_attention_backward": _ladder_backward,

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import Any
 
+from profiling_lab.records import dataclass
 from profiling_lab.report import numbers
 
 ALWAYS, USUAL, SPARE, FIRST_TO_GO = range(4)

@@ -105,9 +105,23 @@ def _details(finding: Finding, texts: SourceTexts) -> tuple[str, ...]:
         f"at {where}; rule {finding.rule}; cost: {finding.cost_of}; confidence {finding.confidence}",
         *((f"source: {text}",) if text else ()),
         f"do: {finding.remedy}",
+        *_saves(finding),
         *_effects(finding),
         f"evidence: {shown}{more}",
     )
+
+
+def _saves(finding: Finding) -> tuple[str, ...]:
+    """What the remedy would win, from the graph of the steps; or the most that it could."""
+    if finding.gain_ns == 0:
+        return ("saves: nothing as long as something else sets the pace (critical-path)",)
+    if finding.gain_per_step_ns is not None:
+        return (f"saves: {numbers.time(finding.gain_per_step_ns)} per step",)
+    if finding.gain_ns is not None:
+        return (f"saves: {numbers.time(finding.gain_ns)}",)
+    if finding.at_most_per_step_ns:
+        return (f"saves: at most {numbers.time(finding.at_most_per_step_ns)} per step",)
+    return ()
 
 
 def _effects(finding: Finding) -> tuple[str, ...]:
@@ -141,6 +155,7 @@ def _fields(findings: Sequence[Finding], texts: SourceTexts) -> tuple[Field, ...
         Field("per_step_ns", "per step", Unit.NS, "step"),
         Field("gain_ns"),
         Field("gain_per_step_ns"),
+        Field("at_most_per_step_ns"),
         Field("cost_of"),
         *frame_fields("place"),
         *source_fields(texts, "place"),

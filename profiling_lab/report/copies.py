@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from profiling_lab.analysis.copies import LARGE_BYTES, By, CopiesResult, CopyRow
+from profiling_lab.records import replace
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import trace_report
 from profiling_lab.report.fields import Field, table_of

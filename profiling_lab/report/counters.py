@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 from profiling_lab.analysis.counters.by_line import BUSY, MOST_ERROR_FRAC, CountedRow, CountersResult, Known
 from profiling_lab.analysis.energy.fit import CONFIDENCE_FRAC
+from profiling_lab.records import replace
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import trace_report
 from profiling_lab.report.fields import Field, table_of

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 from profiling_lab.analysis.energy.device import MOST_ERROR_FRAC
 from profiling_lab.analysis.energy.fit import CONFIDENCE_FRAC
 from profiling_lab.analysis.energy.result import DeviceEnergy, EnergyResult, EnergyRow, Spread
+from profiling_lab.records import replace
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import trace_report
 from profiling_lab.report.fields import Field, table_of

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from profiling_lab.records import dataclass
 from profiling_lab.report.table import USUAL, Column, Table, Unit, Value
 
 Getter: TypeAlias = str | Callable[[Any], Any]

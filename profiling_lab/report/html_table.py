@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from html import escape
 
 from profiling_lab.report.cells import Report, Unit, titles_and_cells
 from profiling_lab.report.json_text import readable
@@ -58,4 +57,6 @@ def _rows(report: Report) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
+    from html import escape
+
     return escape(readable(text))

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from profiling_lab.records import dataclass
 from profiling_lab.report import numbers
 from profiling_lab.report.fields import Field, table_of
 from profiling_lab.report.table import Report, Table

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import sys
 from collections.abc import Callable, Sequence
@@ -104,6 +103,8 @@ def _data(table: Table) -> tuple[dict[str, Any], ...]:
 
 def _write_csv(report: Report, stream: TextIO) -> None:
     buffer = io.StringIO()
+    import csv
+
     writer = csv.writer(buffer, lineterminator="\n")
     rows = _data(report.table)
     nested = {name for row in rows for name, value in row.items() if isinstance(value, list | tuple | dict)}

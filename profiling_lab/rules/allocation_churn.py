@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.analysis.critical_path.savings import Saving
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.costs import host_blocked
 from profiling_lab.rules.finding import CALLS, LONGER, WORTH, Abstain, RuleResult, Threshold, ms
@@ -45,10 +46,11 @@ def check(view: View) -> RuleResult:
         )
     starts = np.sort(operations.start_ns[view.kernels])
     warm = starts[int(min(view[WARM_UP] * len(starts), len(starts) - 1))]
-    rows = np.flatnonzero(allocates & (calls.start_ns > warm))
+    kind = 2 * calls.process + view.calls_of(CudaCall.PINNED_MEMORY)
+    all_rows = np.flatnonzero(allocates)
+    rows = all_rows[calls.start_ns[all_rows] > warm]
     findings = []
-    pinned = view.calls_of(CudaCall.PINNED_MEMORY)
-    for _, mine in grouped(rows, 2 * calls.process[rows] + pinned[rows]):
+    for _, mine in grouped(rows, kind[rows]):
         blocked = host_blocked(view, mine)
         if len(mine) < view[MANY] or blocked.total_ns < view[WORTH] * view.span_ns:
             continue
@@ -65,6 +67,7 @@ def check(view: View) -> RuleResult:
                 rows=blocked.calls,
                 weight=blocked.each_ns,
                 remedy=REMEDY,
+                saving=Saving(calls=all_rows[kind[all_rows] == kind[mine[0]]]),
             )
         )
     return findings

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.stats import grouped
-from profiling_lab.rules.copy_cost import COST_OF, copy_cost
+from profiling_lab.rules.copy_cost import COST_OF, copy_cost, pinned_saving
 from profiling_lab.rules.costs import host_blocked
 from profiling_lab.rules.finding import MEMORY_KINDS, WORTH, Abstain, RuleResult, Threshold, ms
 from profiling_lab.rules.rule import Rule, Time
@@ -63,6 +63,7 @@ def check(view: View) -> RuleResult:
                 rows=mine,
                 weight=cost.each_ns,
                 remedy=REMEDY,
+                saving=pinned_saving(view, mine),
                 confidence="medium",
             )
         )
@@ -76,5 +77,6 @@ RULE = Rule(
     check,
     __doc__ or "",
     time=Time.BUSY,
+    of_host=True,
     generic=True,
 )

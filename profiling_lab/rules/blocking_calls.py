@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from profiling_lab.analysis.stats import grouped
-from profiling_lab.rules.copy_cost import COST_OF, copy_cost
+from profiling_lab.rules.copy_cost import COST_OF, copy_cost, pinned_saving
 from profiling_lab.rules.costs import host_blocked
 from profiling_lab.rules.finding import Finding, ms
 from profiling_lab.rules.view import View
@@ -28,6 +28,7 @@ def blocking_calls(view: View, rows: I64, worth_ns: float, what: str, remedy: st
                 rows=mine,
                 weight=cost.each_ns,
                 remedy=remedy,
+                saving=pinned_saving(view, mine),
             )
         )
     return findings

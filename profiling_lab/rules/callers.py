@@ -11,7 +11,7 @@ import numpy as np
 
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.view import View
-from profiling_lab.trace.columns import I64
+from profiling_lab.trace.columns import I32, I64, unique
 
 
 def connected(view: View, rows: I64) -> Iterator[I64]:
@@ -31,10 +31,10 @@ def _functions_around(view: View, rows: I64) -> set[int]:
     """The functions of your code in which these operations were launched, at any depth."""
     stacks, found = view.trace.stacks, set[int]()
     own_row = stacks.own_rows(view.ownership)
-    row = np.unique(own_row[view.attribution.stack[rows]])
+    row = unique(own_row[view.attribution.stack[rows]])
     while len(row := row[row > 0]):
         found.update(view.function_of_line[view.place_of_stack(row)].tolist())
-        row = np.unique(own_row[stacks.parent[row]])
+        row = unique(own_row[stacks.parent[row]])
     return found
 
 
@@ -42,11 +42,22 @@ def callers(view: View) -> set[tuple[str, str]]:
     """File and name of your functions in which others of them launched something."""
     stacks = view.trace.stacks
     own_row, found = stacks.own_rows(view.ownership), set[tuple[str, str]]()
-    row = np.unique(own_row[view.attribution.stack])
-    while len(row := np.unique(own_row[stacks.parent[row[row > 0]]])) and row[-1] > 0:
-        frames = (stacks.frames[number] for number in np.unique(stacks.frame[row[row > 0]]).tolist())
+    row = unique(own_row[view.attribution.stack])
+    while len(row := unique(own_row[stacks.parent[row[row > 0]]])) and row[-1] > 0:
+        frames = (stacks.frames[number] for number in unique(stacks.frame[row[row > 0]]).tolist())
         found.update((frame.file, frame.function) for frame in frames)
     return found
+
+
+def work_of_line(view: View) -> I32:
+    """Per line number that of the work that it belongs to: lines of one function do one work, but not if the
+    function leaves the work to others of yours. -1 last, for what has no line.
+    """
+    places, leaving = [view.place(line) for line in range(view.lines)], callers(view)
+    leaves = [place is not None and (place.file, place.function) in leaving for place in places]
+    of_line = view.function_of_line[:-1]
+    alone = int(of_line.max(initial=-1)) + 1 + np.arange(len(of_line))
+    return np.append(np.where(leaves, alone, of_line), -1).astype(np.int32)
 
 
 def waiting_loops(view: View, rows: I64, passes: float) -> dict[int, int]:
@@ -64,7 +75,7 @@ def waiting_loops(view: View, rows: I64, passes: float) -> dict[int, int]:
         if 2 * count.max() < len(mine) or line not in place or view.function_of_line[line] == function:
             continue
         ends_ns = np.sort(calls.end_ns[view.waits[wait_place == line]])
-        parts = np.unique(np.searchsorted(ends_ns, calls.start_ns[call[call >= 0]]))
+        parts = unique(np.searchsorted(ends_ns, calls.start_ns[call[call >= 0]]))
         if line >= 0 and len(parts) >= passes:
             found[int(function)] = line
     return found

@@ -9,15 +9,20 @@ earlier GPU work is not counted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
 
 import numpy as np
 
 from profiling_lab.analysis.busy import Busy
+from profiling_lab.analysis.critical_path.savings import Saving, shorter
+from profiling_lab.records import dataclass
 from profiling_lab.rules.finding import ms
 from profiling_lab.rules.view import View
-from profiling_lab.trace.columns import I64
+from profiling_lab.trace.columns import I64, MemoryKind, unique
 
+_LARGE_BYTES = 1 << 20
+_LINK_RATES = ((9.0, 50e9), (8.0, 24e9), (0.0, 12e9))
+"""bytes per second of pinned memory, from a compute capability on: PCIe 5.0, 4.0 and 3.0, 16 lanes"""
 COST_OF = "GPU idle because of them, and time in which only they run"
 
 
@@ -48,7 +53,7 @@ def copy_cost(view: View, rows: I64) -> CopyCost:
     each_ns, most = np.zeros(len(rows), dtype=np.int64), (0, 0)
     counts = np.zeros(len(operations), dtype=bool)
     counts[rows] = True
-    for process in np.unique(operations.process[rows]).tolist():
+    for process in unique(operations.process[rows]).tolist():
         mine = np.flatnonzero(operations.process[rows] == process)
         others = np.flatnonzero(~counts & (operations.process == process))
         other_work = view.busy(others)
@@ -71,3 +76,28 @@ def copy_cost(view: View, rows: I64) -> CopyCost:
         all_idle_ns = int(idle_ns.sum())
         most = max(most, (alone_ns, all_idle_ns), key=sum)
     return CopyCost(*most, each_ns)
+
+
+def pinned_saving(view: View, rows: I64) -> Saving:
+    """Copies that no call waits for, from or to pinned memory: as fast as the link."""
+    operations, call = view.operations, view.attribution.call[rows]
+    wait = view.waits_at_once(call)
+    calls = unique(np.concatenate([call, wait[wait >= 0]]))
+    took_ns = np.maximum(operations.duration_ns[rows], 1)
+    left = np.minimum(1e9 * operations.size_bytes[rows] / (_link_rate(view) * took_ns), 1.0)
+    return shorter(rows, left) | Saving(calls=calls)
+
+
+def _link_rate(view: View) -> float:
+    """Bytes per second between host and GPU: of the fastest large copy of pinned memory in the recording; if
+    there is none, of the link that such GPUs usually have.
+    """
+    operations = view.operations
+    pinned = (operations.source_memory == MemoryKind.PINNED) | (operations.target_memory == MemoryKind.PINNED)
+    large = view.copies & pinned & (operations.size_bytes >= _LARGE_BYTES) & (operations.duration_ns > 0)
+    rates = 1e9 * operations.size_bytes[large] / operations.duration_ns[large]
+    if len(rates):
+        return float(rates.max())
+    known = [float(gpu.compute) for gpu in view.trace.source.gpus() if re.fullmatch(r"\d+\.\d+", gpu.compute)]
+    newest = max(known, default=8.0)
+    return next(rate for since, rate in _LINK_RATES if newest >= since)

@@ -7,16 +7,15 @@ or many operations share one call, as the kernels of a CUDA graph do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from profiling_lab.analysis.busy import Busy
 from profiling_lab.analysis.device_spans import recorded
 from profiling_lab.analysis.stats import grouped
+from profiling_lab.records import dataclass
 from profiling_lab.rules.view import View
-from profiling_lab.trace.columns import I64
+from profiling_lab.trace.columns import I64, unique
 
 
 def gpu_time(view: View, rows: npt.NDArray[np.integer], part_ns: I64 | None = None) -> int:
@@ -57,7 +56,7 @@ class HostBlocked:
 
 def host_blocked(view: View, calls: npt.NDArray[np.integer]) -> HostBlocked:
     """How long these calls blocked the host within the recorded GPU activity. -1 stands for no call."""
-    rows = np.unique(calls[calls >= 0]).astype(np.int64)
+    rows = unique(calls[calls >= 0]).astype(np.int64)
     looked_at = Busy(*recorded(view.trace))
     start_ns, end_ns = view.calls.start_ns[rows], view.calls.end_ns[rows]
     threads = grouped(np.arange(len(rows)), view.calls.thread[rows])

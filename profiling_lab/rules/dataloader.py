@@ -12,10 +12,13 @@ import re
 import numpy as np
 
 from profiling_lab.analysis.busy import Busy
+from profiling_lab.analysis.critical_path.kinds import HOST_CODE, Kind
+from profiling_lab.analysis.critical_path.savings import HostWork, Saving
 from profiling_lab.rules.finding import OPERATORS, Abstain, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import FARTHEST_NS
+from profiling_lab.trace.spans import Spans
 
 SHARE = Threshold(
     "share", "waiting for data", 0.05, "of the recording, more than", "TensorBoard's profiler plugin"
@@ -48,6 +51,7 @@ def check(view: View) -> RuleResult:
         if waits.total_ns <= view[SHARE] * whole_ns:
             continue
         idle_ns = int(busy.idle_within(waits.start_ns, waits.end_ns).sum())
+        spans = Spans.of(ranges.process[rows], ranges.start_ns[rows], ranges.end_ns[rows])
         longest = rows[np.argmax(ranges.end_ns[rows] - ranges.start_ns[rows])]
         findings.append(
             view.finding(
@@ -60,11 +64,18 @@ def check(view: View) -> RuleResult:
                 rows=rows,
                 weight=ranges.end_ns[rows] - ranges.start_ns[rows],
                 remedy=REMEDY,
+                saving=Saving(host=(HostWork(spans, (*HOST_CODE, Kind.DATA_LOADING)),)),
             )
         )
     return findings
 
 
 RULE = Rule(
-    "dataloader", "Does the program wait for its DataLoader?", (SHARE,), check, __doc__ or "", time=Time.IDLE
+    "dataloader",
+    "Does the program wait for its DataLoader?",
+    (SHARE,),
+    check,
+    __doc__ or "",
+    time=Time.IDLE,
+    of_host=True,
 )

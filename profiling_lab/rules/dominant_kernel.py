@@ -11,6 +11,7 @@ import re
 
 import numpy as np
 
+from profiling_lab.analysis.critical_path.savings import shorter
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import LONGER, Abstain, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.kernel_families import FUSED_ATTENTION, MEMORY_BOUND, NO_TENSOR_CORES, TENSOR_CORES
@@ -73,6 +74,7 @@ def check(view: View) -> RuleResult:
             rows=mine,
             weight=duration,
             remedy=_remedy(view, int(mine[0])),
+            saving=shorter(mine, 0.0),
         )
     ]
 

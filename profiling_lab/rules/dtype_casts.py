@@ -21,6 +21,7 @@ from profiling_lab.rules.view import View
 from profiling_lab.trace.attribution import Phase
 
 SHARE = Threshold("share", "casts in one function", 0.03, "of the GPU time, from", "ours: as layout_copies")
+WINS_FRAC = 0.5
 REMEDY = (
     "keep one dtype throughout: cast weights and inputs once before the loop, create tensors with the "
     "dtype that is needed, and let torch.autocast cover whole blocks instead of single operations"
@@ -29,7 +30,7 @@ REMEDY = (
 
 def check(view: View) -> RuleResult:
     _, casts = rearranging(view)
-    saved = None if _may_train(view) else np.ones(len(view.operations))
+    saved = np.full(len(view.operations), WINS_FRAC if _may_train(view) else 1.0)
     found = by_function(view, casts, view[SHARE], "kernels only cast to another dtype", REMEDY, saved)
     return found or names_tell_little(view) or ()
 
@@ -48,5 +49,5 @@ RULE = Rule(
     __doc__ or "",
     time=Time.BUSY,
     severity_at_most="medium",
-    wins_frac=0.5,
+    wins_frac=WINS_FRAC,
 )

@@ -15,7 +15,7 @@ from profiling_lab.rules.finding import Abstain, RuleResult, Threshold, ms, perc
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.attribution import Phase
-from profiling_lab.trace.columns import I64
+from profiling_lab.trace.columns import I64, median
 from profiling_lab.trace.operation_classes import OperationClass
 
 SHARE = Threshold("share", "exposed at the end of a step", 0.05, "of the median step, from", "ours")
@@ -44,7 +44,7 @@ def check(view: View) -> RuleResult:
         done = operations.end_ns[computing[view.attribution.phase[computing] == Phase.BACKWARD]]
         tails = np.sort(done) if len(done) else exposed.start_ns
         tail_ns = exposed.busy_within(_last_before(tails, starts, ends), ends)
-        tail, step_ns = float(np.median(tail_ns)), float(np.median(ends - starts))
+        tail, step_ns = float(median(tail_ns)), float(median(ends - starts))
         if tail < view[SHARE] * step_ns:
             continue
         last = talking[np.maximum(np.searchsorted(operations.start_ns[talking], ends) - 1, 0)]

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from profiling_lab.analysis.critical_path.savings import Saving
+from profiling_lab.records import dataclass
 from profiling_lab.trace import Frame
 
 EVIDENCE_AT_MOST = 20
@@ -70,12 +71,22 @@ class Finding:
     rule: str = ""
     cause: str = ""
     """the cause in one word, if the rule distinguishes several; else the rule's name"""
-    gain_ns: int = 0
-    """the expected saving: a fraction of the cost (Rule.wins_frac)"""
+    saving: Saving | None = None
+    """what the remedy takes away; None if that is not known"""
+    gain_ns: int | None = None
+    """what the program would win by the remedy (see gains.py); None if that cannot be known"""
     gain_per_step_ns: int | None = None
-    """the expected saving per step"""
+    """the same per step"""
+    at_most_per_step_ns: int | None = None
+    """what a step would win if all of the cost were saved; None if the trace has no steps"""
+    rank_ns: int = 0
+    """a fraction of the cost, by which findings are ranked and folded (Rule.wins_frac)"""
     wins_frac: float | None = None
-    """the fraction of the cost that is saved here, if the rule knows; else Rule.wins_frac"""
+    """the fraction of the cost that is usually saved here, if the rule knows; else Rule.wins_frac"""
+    around: Frame | None = None
+    """the line whose calls it lies between, as in a loop"""
+    elsewhere: bool = False
+    """its operations are launched at other lines: this one's remedy does not save them"""
     once: bool = False
     """all of the cost is in one of many steps"""
     effects: tuple[Finding, ...] = ()

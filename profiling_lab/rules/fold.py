@@ -13,9 +13,10 @@ kind that no cause explains, only the most specific one is listed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
+from profiling_lab.analysis.critical_path.savings import Saving
 from profiling_lab.analysis.gaps.causes import Cause
+from profiling_lab.records import replace
 from profiling_lab.rules.finding import Finding
 from profiling_lab.rules.gap_words import WORDS
 from profiling_lab.rules.rule import Rule, Time
@@ -29,7 +30,7 @@ HOST_WORK = WORDS[Cause.HOST_CODE]
 
 def folded(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Finding]:
     """The findings that remain, the largest saving first, each with its effects."""
-    by_gain = sorted(findings, key=lambda finding: (-finding.gain_ns, finding.rule))
+    by_gain = sorted(findings, key=lambda finding: (-finding.rank_ns, finding.rule))
     causes = _one_per_line([f for f in by_gain if not rules[f.rule].symptom], rules)
     symptoms = [f for f in by_gain if rules[f.rule].symptom]
     effects: dict[int, list[Finding]] = {}
@@ -41,7 +42,7 @@ def folded(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Findi
             for i, cause in enumerate(causes)
             if rules[cause.rule].time == time
         }
-        if shared_ns and sum(shared_ns.values()) >= EXPLAINED_FRAC * symptom.gain_ns:
+        if shared_ns and sum(shared_ns.values()) >= EXPLAINED_FRAC * symptom.rank_ns:
             most = max(shared_ns, key=lambda i: (shared_ns[i], -i))
             effects.setdefault(most, []).append(symptom)
         else:
@@ -49,16 +50,18 @@ def folded(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Findi
     told = [
         replace(cause, effects=(*cause.effects, *effects.get(i, ()))) for i, cause in enumerate(causes)
     ] + _most_specific(alone, rules)
-    # Symptoms, and what happened once, come after the causes that save something. Gains are right within a
-    # factor: of two that differ by less, the one whose cause is specific tells more.
-    return sorted(
-        told,
-        key=lambda finding: (
-            rules[finding.rule].symptom or finding.severity == "low" or finding.once,
-            -finding.gain_ns / (RIGHT_WITHIN if rules[finding.rule].generic else 1),
-            finding.rule,
-        ),
-    )
+    return sorted(told, key=lambda finding: order(finding, rules))
+
+
+def order(finding: Finding, rules: Mapping[str, Rule]) -> tuple[bool, float, str]:
+    """Symptoms, and what happened once, come after the causes that save something. Gains are right within a
+    factor: of two that differ by less, the one whose cause is specific tells more. What a remedy saves
+    besides the time that the rule is about is another rule's matter, and puts no finding before that one's.
+    """
+    rule = rules[finding.rule]
+    saves_ns = finding.rank_ns if finding.gain_ns is None else min(finding.gain_ns, finding.rank_ns)
+    little = rule.symptom or finding.severity == "low" or finding.once
+    return little, -saves_ns / (RIGHT_WITHIN if rule.generic else 1), finding.rule
 
 
 def _one_per_line(causes: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Finding]:
@@ -80,26 +83,29 @@ def _one_per_line(causes: Sequence[Finding], rules: Mapping[str, Rule]) -> list[
             kept.append(cause)
         else:
             one = kept[first]
-            little = one.cause == HOST_WORK and one.gain_ns < EXPLAINED_FRAC * cause.gain_ns
+            little = one.cause == HOST_WORK and one.rank_ns < EXPLAINED_FRAC * cause.rank_ns
             if rules[cause.rule].generic and little:  # the host code between the launches, at one in many
                 kept[first] = replace(cause, effects=(*cause.effects, one))
                 continue
             both = rules[cause.rule].adds or rules[one.rule].adds
-            more = max(one, cause, key=lambda finding: finding.gain_ns)
+            more = max(one, cause, key=lambda finding: finding.rank_ns)
             kept[first] = replace(
                 one,
                 effects=(*one.effects, cause),
-                gain_ns=one.gain_ns + cause.gain_ns if both else more.gain_ns,
-                gain_per_step_ns=_sum(one, cause) if both else more.gain_per_step_ns,
+                rank_ns=one.rank_ns + cause.rank_ns if both else more.rank_ns,
+                saving=_saving(one, cause, both),
                 severity=more.severity,
             )
-    return sorted(kept, key=lambda finding: (-finding.gain_ns, finding.rule))
+    return sorted(kept, key=lambda finding: (-finding.rank_ns, finding.rule))
 
 
-def _sum(one: Finding, other: Finding) -> int | None:
-    if one.gain_per_step_ns is None or other.gain_per_step_ns is None:
-        return None
-    return one.gain_per_step_ns + other.gain_per_step_ns
+def _saving(one: Finding, other: Finding, both: bool) -> Saving | None:
+    """What the remedies take away: that of the larger one, or of both if both are at the same lines."""
+    if one.saving is None or other.saving is None or one.elsewhere or other.elsewhere:
+        return one.saving if one.saving and not one.elsewhere else other.saving
+    if both:
+        return one.saving | other.saving
+    return max(one, other, key=lambda finding: finding.rank_ns).saving
 
 
 def _says_little(cause: Finding, rules: Mapping[str, Rule]) -> bool:
@@ -130,12 +136,12 @@ def _shared_ns(cause: Finding, symptom: Finding, time: Time) -> float:
     if _of_two_kernels(cause, symptom):
         return 0
     if time != Time.BUSY or symptom.place is None:
-        return cause.gain_ns
+        return cause.rank_ns
     if not (cause.gpu_ns_by_line and symptom.gpu_ns_by_line):
-        return cause.gain_ns if _at_one_line(cause, symptom) else 0
+        return cause.rank_ns if _at_one_line(cause, symptom) else 0
     its = dict(symptom.gpu_ns_by_line)
     shared_ns = sum(min(ns, its.get(line, 0)) for line, ns in cause.gpu_ns_by_line)
-    return cause.gain_ns * shared_ns / max(sum(ns for _, ns in cause.gpu_ns_by_line), 1)
+    return cause.rank_ns * shared_ns / max(sum(ns for _, ns in cause.gpu_ns_by_line), 1)
 
 
 def _at_one_line(one: Finding, other: Finding) -> bool:

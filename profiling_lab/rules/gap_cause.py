@@ -8,8 +8,9 @@ shows all of them. A long piece of plain code gets the line at which most sample
 takes samples), else the next line that launched something. Host code of one function is one finding.
 
 Not listed: the pause between queued operations, launch latency, and short pauses between two launches.
-`tiny_kernels` and `bound` report those. At lines that launch mostly copies within the GPU, as a deep copy of
-a model does, no other rule reports them: there all of it is host code.
+`tiny_kernels` and `bound` report those. At lines that launch mostly copies within the GPU or of results to
+the host, as a deep copy of a model or a metric in Python does, no other rule reports them: there all of it is
+host code.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from profiling_lab.analysis.gaps.pieces import GapPieces
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.callers import callers
 from profiling_lab.rules.finding import FROM_THE_START, Abstain, Finding, RuleResult, Threshold, ms, percent
-from profiling_lab.rules.gap_pieces import reported
+from profiling_lab.rules.gap_pieces import around, host_saving, reported
 from profiling_lab.rules.gap_words import ENDED_BY_A_LAUNCH, REMEDIES, WORDS
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
@@ -56,10 +57,8 @@ def check(view: View) -> RuleResult:
         if (finding := _finding(view, pieces, rows, at, lines, idle_ns))
     ]
     unknown = int(idle_ns[np.isin(pieces.cause, (Cause.LATE_START, Cause.NOT_RECORDED))].sum())
-    if not findings and unknown >= view[UNKNOWN] * idle_ns.sum():
-        return Abstain(
-            f"{ms(unknown)} of {ms(int(idle_ns.sum()))} idle time have no known cause", FROM_THE_START
-        )
+    if not findings and unknown >= view[UNKNOWN] * (all_ns := int(idle_ns.sum())):
+        return Abstain(f"{ms(unknown)} of {ms(all_ns)} idle time have no known cause", FROM_THE_START)
     return findings
 
 
@@ -91,8 +90,10 @@ def _finding(
         confidence="high" if exact and cause != Cause.GIL_WAIT else "medium",
         cause=WORDS.get(cause, ""),
         once=once,
+        around=around(view, pieces, rows),
+        saving=host_saving(pieces, rows, cause),
     )
 
 
-_THRESHOLDS = (SHARE, UNKNOWN, LONG)
-RULE = Rule("gap_cause", "Why does the GPU idle?", _THRESHOLDS, check, __doc__ or "", time=Time.IDLE)
+_SET = (SHARE, UNKNOWN, LONG)
+RULE = Rule("gap_cause", "Why does the GPU idle?", _SET, check, __doc__ or "", time=Time.IDLE, of_host=True)

@@ -3,15 +3,28 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
+from profiling_lab.analysis.critical_path.kinds import HOST_CODE, Kind
+from profiling_lab.analysis.critical_path.savings import HostWork, Saving
+from profiling_lab.analysis.gaps.by_line import Rows
 from profiling_lab.analysis.gaps.causes import Cause
 from profiling_lab.analysis.gaps.pieces import GapPieces
+from profiling_lab.analysis.host.waits import VALUE_BYTES
+from profiling_lab.records import replace
 from profiling_lab.rules.gap_words import ENDED_BY_A_LAUNCH, REMEDIES
 from profiling_lab.rules.view import Mask, View
+from profiling_lab.trace import Frame
 from profiling_lab.trace.columns import I32, I64, OperationKind
+from profiling_lab.trace.spans import Spans
+
+_KINDS = {
+    **dict.fromkeys((Cause.HOST_CODE, Cause.AFTER_WAIT, Cause.GIL_WAIT), (*HOST_CODE, Kind.GIL_WAIT)),
+    Cause.DATA_LOADING: (*HOST_CODE, Kind.DATA_LOADING),
+    Cause.CUDA_CALL: (Kind.CUDA_CALL, Kind.LAUNCH, Kind.COPY_CALL),
+}
+"""what the host no longer does, for each cause; of the others what the cause says"""
+_MOST_FRAC = 0.8
 
 
 def reported(view: View, line: I32, long_ns: float) -> tuple[GapPieces, I64, Mask]:
@@ -32,11 +45,27 @@ def reported(view: View, line: I32, long_ns: float) -> tuple[GapPieces, I64, Mas
 
 
 def copying_lines(view: View) -> Mask:
-    """Per line number, whether most of what the line launches is copies within the GPU and memsets; False
-    last, for what has no line.
+    """Per line number, whether most of what the line launches is memsets, copies within the GPU, and copies
+    of more than a value to the host; False last, for what has no line.
     """
     place = view.operation_place
-    inside = view.named("memcpy DtoD") | (view.operations.kind == OperationKind.SET)
+    results = view.named("memcpy DtoH") & (view.operations.size_bytes > VALUE_BYTES)
+    inside = view.named("memcpy DtoD") | results | (view.operations.kind == OperationKind.SET)
     number = np.bincount(place[place >= 0], minlength=view.lines)
     copying = np.bincount(place[inside & (place >= 0)], minlength=view.lines)
     return np.append(2 * copying > number, False)
+
+
+def host_saving(pieces: GapPieces, rows: Rows, cause: Cause) -> Saving:
+    """Without what the host did in these pieces, and right before while the GPU was still at work."""
+    spans = Spans.of(pieces.process[rows], pieces.start_ns[rows], pieces.end_ns[rows])
+    return Saving(host=(HostWork(spans, _KINDS.get(cause) or (Kind(int(cause)),)),))
+
+
+def around(view: View, pieces: GapPieces, rows: Rows) -> Frame | None:
+    """The line that made the calls before and behind most of these pieces, as in a loop."""
+    before, after = view.place_of_stack(pieces.after[rows]), view.place_of_stack(pieces.stack[rows])
+    idle_ns = pieces.end_ns[rows] - pieces.start_ns[rows]
+    same_ns = np.bincount(np.where(before == after, after, -1) + 1, weights=idle_ns)
+    line = int(same_ns[1:].argmax()) if len(same_ns) > 1 else -1
+    return view.place(line) if line >= 0 and same_ns[line + 1] >= _MOST_FRAC * idle_ns.sum() else None

@@ -7,11 +7,13 @@ from collections import Counter
 
 import numpy as np
 
+from profiling_lab.analysis.critical_path.savings import Saving, fewer
 from profiling_lab.analysis.host.waits import VALUE_BYTES
 from profiling_lab.analysis.stats import grouped
+from profiling_lab.rules.callers import work_of_line
 from profiling_lab.rules.finding import Finding, Threshold, ms, percent
 from profiling_lab.rules.view import Mask, View
-from profiling_lab.trace.columns import I64
+from profiling_lab.trace.columns import I64, unique
 from profiling_lab.trace.cuda_calls import SYNCS
 
 IDLE = Threshold(
@@ -46,9 +48,10 @@ def other_waits(view: View) -> I64:
 
 
 def wait_findings(view: View, calls: I64, what: str, remedy: str) -> list[Finding]:
-    """One finding per line whose waits cost enough. `calls` are rows of waiting calls."""
-    findings = []
-    for number, mine in grouped(calls, view.wait_place(calls)):
+    """One finding for each work of the program whose waits cost enough. `calls` are rows of waiting calls."""
+    findings, line = [], view.wait_place(calls)
+    for _, part in grouped(np.arange(len(calls)), work_of_line(view)[line]):
+        mine = calls[part]
         waited_ns = _within_the_recording(view, mine)
         idle_ns = view.host_wait_idle[mine]
         # Several threads wait at the same time: the one that waited longest counts.
@@ -57,22 +60,47 @@ def wait_findings(view: View, calls: I64, what: str, remedy: str) -> list[Findin
         dense = len(mine) > 1 and longest >= view[DENSITY] * view.span_ns  # one wait ends what was measured
         if int(idle_ns.sum()) < view[IDLE] * view.span_ns and not dense:
             continue
+        weight = idle_ns if idle_ns.any() else waited_ns
+        lines = len(unique(line[part]))
+        at = f" at {lines} lines of one function" if lines > 1 else ""
         (name, _), *others = Counter(view.calls.name[mine].tolist()).most_common()
+        names = f"{view.calls.names[name]}{', ...' if others else ''}"
         findings.append(
             view.finding(
-                what=f"{len(mine)} {what} ({view.calls.names[name]}{', ...' if others else ''}): the host "
-                f"waited {ms(int(waited_ns.sum()))}, {threads}{percent(longest / view.span_ns)} of the "
-                f"recording; the GPU then idled {ms(int(idle_ns.sum()))}",
+                what=f"{len(mine)} {what}{at} ({names}): the host waited {ms(int(waited_ns.sum()))}, "
+                f"{threads}{percent(longest / view.span_ns)} of the recording; the GPU then idled "
+                f"{ms(int(idle_ns.sum()))}",
                 cost_ns=int(idle_ns.sum()),
                 cost_of="GPU idle after the waits",
-                place=view.place(number),
+                place=view.place(int(np.bincount(line[part] + 1, weights=weight).argmax()) - 1),
                 table="calls",
                 rows=mine,
-                weight=idle_ns if idle_ns.any() else waited_ns,
+                weight=weight,
                 remedy=remedy,
+                saving=Saving(calls=mine) | fewer(made_for(view, mine)),
             )
         )
     return findings
+
+
+def made_for(view: View, waits: I64) -> I64:
+    """The operations that only these waits need: copies of values to the host, and what their line launched
+    right before, to compute the values.
+    """
+    call = view.attribution.call
+    copies = np.flatnonzero(
+        np.isin(call, view.copy_before[waits]) & view.named("memcpy DtoH") & view.has_call
+    )
+    copies = copies[view.operations.size_bytes[copies] <= view[TINY_COPY]]
+    rows = np.flatnonzero(view.has_call)
+    start_ns, thread = view.calls.start_ns[call[rows]], view.calls.thread[call[rows]]
+    order = rows[np.lexsort((start_ns, thread))]
+    ended = np.sort(view.calls.end_ns[view.waits])
+    place, waited = view.operation_place[order], np.searchsorted(ended, view.calls.start_ns[call[order]])
+    same = np.stack([view.calls.thread[call[order]], place, waited])
+    run = np.zeros(len(view.operations), dtype=np.int64)
+    run[order] = np.cumsum(np.append(True, (np.diff(same) != 0).any(axis=0))[: len(order)])
+    return np.flatnonzero(view.has_call & np.isin(run, run[copies]) & (view.operation_place >= 0))
 
 
 def _within_the_recording(view: View, rows: I64) -> I64:

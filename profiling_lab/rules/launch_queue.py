@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from profiling_lab.records import dataclass
 from profiling_lab.rules.costs import within_recording
 from profiling_lab.rules.view import View
-from profiling_lab.trace.columns import I64, OverheadKind
+from profiling_lab.trace.columns import I64, OverheadKind, median, unique
 
 
 def full_queue_ns(view: View, process: int) -> int:
@@ -17,6 +16,12 @@ def full_queue_ns(view: View, process: int) -> int:
     overheads = view.trace.overheads
     rows = (overheads.kind == OverheadKind.COMMAND_BUFFER_FULL) & (overheads.process == process)
     return within_recording(view, overheads.start_ns[rows], overheads.end_ns[rows])
+
+
+def launches_of(view: View, kernels: I64) -> I64:
+    """The calls that launched these kernels, each once. All kernels of a CUDA graph share one."""
+    call = view.attribution.call[kernels]
+    return unique(call[call >= 0]).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +63,8 @@ def launch_pace(view: View, kernels: I64) -> LaunchPace:
         known,
         starved,
         operations.start_ns[starved] - before[starved],
-        float(np.median(np.diff(launched))) if len(known) > 1 else 0.0,
-        float(np.median(operations.duration_ns[known])),
+        float(median(np.diff(launched))) if len(known) > 1 else 0.0,
+        float(median(operations.duration_ns[known])),
         fullest_queue(view, known),
     )
 
@@ -70,7 +75,7 @@ def fullest_queue(view: View, kernels: I64) -> int:
         return 0
     launched = view.calls.start_ns[view.attribution.call[kernels]]
     stream, fullest = view.operations.stream[kernels], 0
-    for number in np.unique(stream).tolist():
+    for number in unique(stream).tolist():
         mine = stream == number
         launches, begins = np.sort(launched[mine]), np.sort(view.operations.start_ns[kernels][mine])
         waiting = np.arange(1, len(launches) + 1) - np.searchsorted(begins, launches, "right")
@@ -87,7 +92,7 @@ def waits_between(view: View, launches: I64) -> tuple[int, int]:
     calls, waits = view.calls, view.waits
     waits = waits[calls.process[waits] == calls.process[launches[0]]]
     waits = waits[np.argsort(calls.end_ns[waits], kind="stable")]
-    piece = np.unique(np.searchsorted(calls.end_ns[waits], calls.start_ns[launches], "right"))
+    piece = unique(np.searchsorted(calls.end_ns[waits], calls.start_ns[launches], "right"))
     between = waits[piece[piece > 0] - 1]
     if not len(between):
         return -1, 0

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.analysis.critical_path.savings import fewer
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import Finding, RuleResult, Threshold, ms, percent
@@ -21,6 +22,7 @@ from profiling_lab.rules.kernel_families import CONVERTING, KNOWN, MATRIX, names
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import F64, Mask, View
 from profiling_lab.trace.attribution import Phase
+from profiling_lab.trace.columns import unique
 
 SHARE = Threshold(
     "share", "layout changes in one function", 0.03, "of the GPU time, from", "ours: one kernel in thirty"
@@ -37,24 +39,27 @@ OF_CONVERSIONS = "convert model and input once to channels_last: .to(memory_form
 def check(view: View) -> RuleResult:
     moves, casts = rearranging(view)
     converts = view.kernels_named(CONVERTING)
-    copies = "kernels and copies only change the memory layout"
+    copies, conversions = (
+        "kernels and copies only change the memory layout",
+        "kernels convert layouts for cuDNN",
+    )
     place, products = view.operation_place, view.kernels_named(MATRIX)
     needed = (place >= 0) & np.isin(place, place[products])
     needed |= view.kernels_named(JOINING) & (view.attribution.phase == Phase.BACKWARD)
     saved = np.where(needed, NEEDED_SAVED_FRAC, 1.0)
     findings = [
         *by_function(view, moves & ~casts & ~converts, view[SHARE], copies, REMEDY, saved),
-        *by_function(view, converts, view[SHARE], "kernels convert layouts for cuDNN", OF_CONVERSIONS),
+        *by_function(view, converts, view[SHARE], conversions, OF_CONVERSIONS, np.ones_like(saved)),
     ]
     return findings or names_tell_little(view) or ()
 
 
 def by_function(
-    view: View, counted: Mask, least_frac: float, what: str, remedy: str, saved: F64 | None = None
+    view: View, counted: Mask, least_frac: float, what: str, remedy: str, saved: F64
 ) -> list[Finding]:
     """One finding for each function in which such kernels take at least `least_frac` of the GPU time.
 
-    saved: per operation the fraction of its time that the remedy saves; else that of the rule.
+    saved: per operation the fraction that the remedy saves.
     """
     duration, findings = view.operations.duration_ns, []
     rows = np.flatnonzero(counted)
@@ -64,7 +69,7 @@ def by_function(
             continue
         phases = set(view.attribution.phase[mine].tolist())
         both = ", forward and backward" if {Phase.FORWARD, Phase.BACKWARD} <= phases else ""
-        lines = len(np.unique(view.operation_place[mine]))
+        lines = len(unique(view.operation_place[mine]))
         findings.append(
             view.finding(
                 f"{len(mine):,} {what}{f' at {lines} lines of one function' if lines > 1 else ''}: "
@@ -76,7 +81,8 @@ def by_function(
                 weight=duration[mine],
                 remedy=remedy,
                 confidence="medium",
-                wins_frac=None if saved is None else float(saved[mine] @ duration[mine]) / total_ns,
+                wins_frac=float(saved[mine] @ duration[mine]) / total_ns,
+                saving=fewer(mine, 1 - saved[mine]),
             )
         )
     return findings

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from profiling_lab.errors import LabError, UsageError
+from profiling_lab.records import replace
 from profiling_lab.rules.finding import Abstain, Finding, RuleResult, Threshold
 from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.analysis.critical_path.savings import fewer
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import RuleResult, Threshold, ms, percent, where
 from profiling_lab.rules.kernel_families import KNOWN, MATRIX, MEMORY_BOUND, REARRANGING, names_tell_little
@@ -36,7 +37,7 @@ def check(view: View) -> RuleResult:
     rows = np.flatnonzero(memory)
     if not total_ns or total_ns < view[SHARE] * view.gpu_ns:
         return names_tell_little(view) or ()
-    place = view.hottest_line(rows, duration[rows])
+    place, fused = view.hottest_line(rows, duration[rows]), fusible(view, memory)
     return [
         view.finding(
             f"{ms(total_ns)}, {percent(total_ns / view.gpu_ns)} of the GPU time, are spent in "
@@ -48,12 +49,13 @@ def check(view: View) -> RuleResult:
             weight=duration[rows],
             remedy=REMEDY,
             confidence="medium",
-            wins_frac=fusible_ns(view, memory) / total_ns,
+            wins_frac=int(duration[fused].sum()) / total_ns,
+            saving=fewer(fused),
         )
     ]
 
 
-def fusible_ns(view: View, memory: Mask) -> int:
+def fusible(view: View, memory: Mask) -> I64:
     """What fusion saves: of each chain on a stream all but its longest kernel. Copies do not end a chain."""
     operations = view.operations
     fuses = memory & ~view.kernels_named(OF_MANY_TENSORS)
@@ -63,11 +65,9 @@ def fusible_ns(view: View, memory: Mask) -> int:
     ends = ~(fuses | view.kernels_named(REARRANGING))[order]
     number = np.cumsum(begins | ends)  # what ends a chain has a number that it shares with the chain after it
     of_chain, rows = number[fuses[order]], order[fuses[order]]
-    if not len(rows):
-        return 0
-    duration: I64 = operations.duration_ns[rows]
-    first = np.flatnonzero(np.append(True, np.diff(of_chain) != 0))
-    return int(duration.sum() - np.maximum.reduceat(duration, first).sum())
+    longest_last = np.lexsort((operations.duration_ns[rows], of_chain))
+    is_last = np.append(np.diff(of_chain[longest_last]) != 0, True)[: len(rows)]
+    return np.asarray(np.sort(rows[longest_last[~is_last]]), dtype=np.int64)
 
 
 RULE = Rule(

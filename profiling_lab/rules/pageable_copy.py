@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.stats import grouped
-from profiling_lab.rules.copy_cost import COST_OF, copy_cost
+from profiling_lab.rules.copy_cost import COST_OF, copy_cost, pinned_saving
 from profiling_lab.rules.finding import MEMORY_KINDS, WORTH, Abstain, RuleResult, ms
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
@@ -52,6 +52,7 @@ def check(view: View) -> RuleResult:
                 rows=mine,
                 weight=cost.each_ns,
                 remedy=REMEDY,
+                saving=pinned_saving(view, mine),
             )
         )
     return findings or view.too_few_calls(view.copies, "copies") or ()
@@ -64,4 +65,5 @@ RULE = Rule(
     check,
     __doc__ or "",
     time=Time.BUSY,
+    of_host=True,
 )

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from profiling_lab.records import replace
 from profiling_lab.rules.finding import Abstain, RuleResult
 from profiling_lab.trace.platform import in_words_of
 from profiling_lab.trace.source import Tables

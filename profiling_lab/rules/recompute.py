@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.analysis.critical_path.savings import fewer
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import STACKS, Abstain, RuleResult, Threshold, ms, percent, where
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace import Frame
-from profiling_lab.trace.columns import I64
+from profiling_lab.trace.columns import I64, unique
 from profiling_lab.trace.phases import LinePhase, Phase
 
 _CHECKPOINT = "/torch/utils/checkpoint.py"
@@ -51,6 +52,7 @@ def check(view: View) -> RuleResult:
             rows=rows,
             weight=duration[rows],
             remedy=REMEDY,
+            saving=fewer(rows),
         )
     ]
 
@@ -62,7 +64,7 @@ def _checkpointing_line(view: View, rows: I64) -> Frame | None:
     stacks, found = view.trace.stacks, view.attribution
     inside = stacks.passes_through((_CHECKPOINT,))
     forward = np.flatnonzero((found.line_phase != LinePhase.RECOMPUTE) & (inside[found.stack] > 0))
-    again = np.unique(view.operation_place[rows])
+    again = unique(view.operation_place[rows])
     row = inside[found.stack[forward[np.isin(view.operation_place[forward], again)]]]
     while (
         (further := inside[stacks.parent[row]]) > 0

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 
+from profiling_lab.records import dataclass
 from profiling_lab.rules.finding import RuleResult, Severity, Threshold
 from profiling_lab.rules.view import View
 
@@ -39,9 +39,11 @@ class Rule:
     """its cost is no part of that of another cause at the same line: both are saved"""
     all_lines: bool = False
     """a finding of it covers all lines, so it explains the idle time of this cause at any of them"""
+    of_host: bool = False
+    """its remedy changes what the host does at a line, with the waits and copies that go with it"""
     severity_at_least: Severity = "low"
     """what the rule finds costs no time, but something else"""
     severity_at_most: Severity = "high"
     """what the rule finds is in healthy programs, too"""
     wins_frac: float = 1.0
-    """the fraction of the cost that the remedy usually saves"""
+    """the fraction of the cost that the remedy usually saves; it ranks findings until their gain is known"""

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from profiling_lab.analysis.ncu.report import Report
 from profiling_lab.errors import NotEnoughDataError, UsageError
+from profiling_lab.records import dataclass, replace
 from profiling_lab.rules.finding import LONGER, SEVERITIES, Abstain, Finding, RuleResult, Severity
 from profiling_lab.rules.fold import folded
+from profiling_lab.rules.gains import with_gains
 from profiling_lab.rules.platform_words import in_words_of_the_platform
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.settings import Settings
@@ -78,33 +79,23 @@ def run(
             findings += [_finished(finding, rule, view.span_ns) for finding in result]
         else:
             silent.append(rule.name)
-    left = [_at_most(view, each) for each in folded(findings, {rule.name: rule for rule in rules})]
+    by_name = {rule.name: rule for rule in rules}
+    left = with_gains(view, folded(findings, by_name), by_name)
     return Checked(tuple(left), tuple(silent), tuple(abstained), steps, view.span_ns, start_up)
 
 
 def _finished(finding: Finding, rule: Rule, span_ns: int) -> Finding:
     frac = rule.wins_frac if finding.wins_frac is None else finding.wins_frac
-    gain_ns = round(frac * finding.cost_ns)
+    rank_ns = round(frac * finding.cost_ns)
     return replace(
         finding,
         rule=rule.name,
         cause=finding.cause or rule.name,
-        gain_ns=gain_ns,
-        gain_per_step_ns=None if finding.per_step_ns is None else round(frac * finding.per_step_ns),
+        rank_ns=rank_ns,
         severity=_lower(
-            min(_severity(gain_ns, span_ns), rule.severity_at_least, key=list(SEVERITIES).index),
+            min(_severity(rank_ns, span_ns), rule.severity_at_least, key=list(SEVERITIES).index),
             _most(rule, finding.once),
         ),
-    )
-
-
-def _at_most(view: View, finding: Finding) -> Finding:
-    """The savings of several findings together are no more than all of the time."""
-    step_ns = finding.gain_per_step_ns
-    return replace(
-        finding,
-        gain_ns=min(finding.gain_ns, view.span_ns),
-        gain_per_step_ns=min(step_ns, view.longest_step_ns) if step_ns and view.steps else step_ns,
     )
 
 
@@ -121,8 +112,8 @@ def _lower(one: Severity, other: Severity) -> Severity:
     return max(one, other, key=list(SEVERITIES).index)
 
 
-def _severity(gain_ns: int, span_ns: int) -> Severity:
-    return next(name for name, share in SEVERITIES.items() if gain_ns >= share * span_ns)
+def _severity(rank_ns: int, span_ns: int) -> Severity:
+    return next(name for name, share in SEVERITIES.items() if rank_ns >= share * span_ns)
 
 
 def select(

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.analysis.critical_path.savings import hidden
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.finding import Abstain, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
+from profiling_lab.trace.columns import unique
 from profiling_lab.trace.operation_classes import OperationClass
 
 SHARE = Threshold("share", "copies that could be hidden", 0.01, "of the recording, from", "ours")
@@ -40,7 +42,7 @@ def check(view: View) -> RuleResult:
     operations, findings = view.operations, []
     for process, device, rows in view.devices:
         computing = rows[view.kernels[rows]]
-        counts = copies[rows] & np.isin(operations.stream[rows], np.unique(operations.stream[computing]))
+        counts = copies[rows] & np.isin(operations.stream[rows], unique(operations.stream[computing]))
         mine = rows[counts]
         if not len(mine) or not len(computing):
             continue
@@ -70,6 +72,7 @@ def check(view: View) -> RuleResult:
                     rows=mine[part],
                     weight=exposed[part],
                     remedy=REMEDY if could == 1 else OF_TOO_MANY,
+                    saving=hidden(mine[part]),
                 )
             )
     return findings

@@ -16,7 +16,7 @@ from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.finding import LONGER, Abstain, RuleResult, Threshold, ms, where
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
-from profiling_lab.trace.columns import I64
+from profiling_lab.trace.columns import I64, unique
 
 SHORT = Threshold("short", "a kernel", 10_000, "ns, less than", "TraceLens: 10 µs")
 RUN = Threshold("run", "kernels in a row", 20, "at least", "ours: about one layer")
@@ -75,14 +75,15 @@ def _runs(view: View, rows: I64) -> list[I64]:
     # A run begins with a short kernel after a long kernel or gap, and ends before the next of these.
     begins = np.flatnonzero(short & (np.append(True, ~short[:-1]) | paused))
     ends = np.flatnonzero(short & (np.append(~short[1:] | paused[1:], True))) + 1
-    runs = [rows[first:last] for first, last in zip(begins.tolist(), ends.tolist(), strict=True)]
-    return [run for run in runs if _launches(view, run) >= view[RUN]]
-
-
-def _launches(view: View, kernels: I64) -> int:
-    """The number of launches: one for all kernels of a CUDA graph, one per kernel without a known call."""
-    call = view.attribution.call[kernels]
-    return len(np.unique(call[call >= 0])) + int((call < 0).sum())
+    # Launches of each: one for all kernels of a CUDA graph, one per kernel without a known call.
+    length = ends - begins
+    of_run = np.repeat(np.arange(len(begins)), length)
+    mine = rows[np.arange(len(of_run)) - np.repeat(np.cumsum(length) - length - begins, length)]
+    call = view.attribution.call[mine].astype(np.int64)
+    launch = np.where(call >= 0, call, len(view.calls) + np.arange(len(call)))
+    first = unique(of_run * (len(view.calls) + len(call) + 1) + launch)
+    launches = np.bincount(first // (len(view.calls) + len(call) + 1), minlength=len(begins))
+    return [rows[begins[i] : ends[i]] for i in np.flatnonzero(launches >= view[RUN]).tolist()]
 
 
 RULE = Rule(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.analysis.critical_path.savings import shorter
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import RuleResult, Threshold, ms, percent, where
 from profiling_lab.rules.kernel_families import (
@@ -29,6 +30,7 @@ SHARE = Threshold("share", "convolutions", 0.6, "of the GPU time, from", "ours: 
 SLOW = Threshold(
     "slow", "conversions, and convolutions without tensor cores", 0.05, "of the GPU time, from", "ours"
 )
+WINS_FRAC = 0.5
 REMEDY = (
     "torch.backends.cudnn.benchmark = True (with fixed sizes), model.to(memory_format=torch.channels_last), "
     "torch.autocast; CUDNN_LOGLEVEL_DBG shows the choice"
@@ -62,6 +64,7 @@ def check(view: View) -> RuleResult:
             weight=duration[slow],
             remedy=REMEDY,
             confidence="medium",
+            saving=shorter(slow, 1 - WINS_FRAC),
         )
     ]
 
@@ -73,5 +76,5 @@ RULE = Rule(
     check,
     __doc__ or "",
     time=Time.BUSY,
-    wins_frac=0.5,
+    wins_frac=WINS_FRAC,
 )

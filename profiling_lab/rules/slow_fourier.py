@@ -9,6 +9,8 @@ line that costs most.
 
 from __future__ import annotations
 
+import numpy as np
+
 from profiling_lab.rules.finding import RuleResult, Threshold
 from profiling_lab.rules.kernel_families import KNOWN, names_tell_little
 from profiling_lab.rules.layout_copies import by_function
@@ -17,6 +19,7 @@ from profiling_lab.rules.view import View
 
 SHARE = Threshold("share", "such transforms of a function", 0.03, "of the GPU time, from", "as layout_copies")
 BLUESTEIN = r"(?i)bluestein"
+WINS_FRAC = 0.8
 REMEDY = (
     "pad to a length that is a product of 2, 3, 5 and 7: 8192 instead of 8191; a "
     "convolution needs at least the sum of both lengths less one, and longer does no harm"
@@ -25,8 +28,9 @@ REMEDY = (
 
 def check(view: View) -> RuleResult:
     slow = view.kernels_named(BLUESTEIN)
+    saved = np.full(len(view.operations), WINS_FRAC)
     what = "Fourier transforms have a length with a large prime factor"
-    return by_function(view, slow, view[SHARE], what, REMEDY) or names_tell_little(view) or ()
+    return by_function(view, slow, view[SHARE], what, REMEDY, saved) or names_tell_little(view) or ()
 
 
 RULE = Rule(
@@ -36,5 +40,5 @@ RULE = Rule(
     check,
     __doc__ or "",
     time=Time.BUSY,
-    wins_frac=0.8,
+    wins_frac=WINS_FRAC,
 )

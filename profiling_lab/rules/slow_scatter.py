@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.analysis.critical_path.savings import shorter
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import RuleResult, Threshold, ms, percent
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.attribution import Phase
+from profiling_lab.trace.columns import unique
 
 SLOWER = Threshold("slower", "adding rows takes", 3, "times as long as reading them, from", "ours")
 SHARE = Threshold("share", "adding rows above the time of reading", 0.03, "of the GPU time, from", "ours")
@@ -43,12 +45,12 @@ def check(view: View) -> RuleResult:
     rows = rows[slow[side[rows]]]
     findings = []
     for _, mine in grouped(rows, view.function_of_line[place[rows]]):
-        of = np.unique(side[mine])
+        of = unique(side[mine])
         total_ns, same_ns = int(adding_ns[of].sum()), int(reading_ns[of].sum())
         above_ns = (duration[mine] * (1 - reading_ns[side[mine]] / adding_ns[side[mine]])).astype(np.int64)
         if above_ns.sum() < view[SHARE] * view.gpu_ns:
             continue
-        lines = len(np.unique(place[mine]))
+        lines = len(unique(place[mine]))
         where = f" at {lines} lines of one function" if lines > 1 else ""
         findings.append(
             view.finding(
@@ -62,6 +64,7 @@ def check(view: View) -> RuleResult:
                 weight=above_ns,
                 remedy=REMEDY,
                 confidence="medium",
+                saving=shorter(mine, 1 - above_ns / np.maximum(duration[mine], 1)),
             )
         )
     return findings or view.too_few_lines("that no line adds rows slowly") or ()

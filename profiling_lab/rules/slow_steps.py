@@ -14,7 +14,7 @@ from profiling_lab.analysis.steps import PARTS, part_times
 from profiling_lab.rules.finding import LONGER, Abstain, RuleResult, Threshold, ms
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
-from profiling_lab.trace.columns import I64
+from profiling_lab.trace.columns import I64, median
 
 SLOW = Threshold("slow", "a step takes", 1.5, "times the median, more than", "nsys-ai: iteration spike")
 ENOUGH = Threshold("enough", "steps needed for a median", 5, "at least", "ours")
@@ -35,21 +35,21 @@ def check(view: View) -> RuleResult:
         if len(mine) < view[ENOUGH]:
             continue
         wall_ns = ends - starts
-        median = int(np.median(wall_ns))
-        slow = np.flatnonzero(wall_ns > view[SLOW] * median)
+        usual_ns = int(median(wall_ns))
+        slow = np.flatnonzero(wall_ns > view[SLOW] * usual_ns)
         if not len(slow):
             continue
         parts = part_times(view.trace, starts, ends, np.full(len(mine), number, dtype=np.int32))
         grew = PARTS[int((parts[slow] - np.median(parts, axis=0)).sum(axis=0).argmax())]
-        beyond: I64 = wall_ns[slow] - median
+        beyond: I64 = wall_ns[slow] - usual_ns
         order = rows[np.argsort(view.operations.start_ns[rows], kind="stable")]
         first = np.searchsorted(view.operations.start_ns[order], starts[slow], "left")
         named = ", ".join([*(steps.names[mine[i]] for i in slow[:3].tolist()), *["..."][: len(slow) > 3]])
         findings.append(
             view.finding(
                 f"{len(slow)} of {len(mine)} steps ({named}) take more than "
-                f"{view[SLOW]:g} times the median of {ms(median)}, up to {ms(int(wall_ns.max()))}, on device "
-                f"{device}{view.of_process(process)}; most of it is {grew}",
+                f"{view[SLOW]:g} times the median of {ms(usual_ns)}, up to {ms(int(wall_ns.max()))}, on "
+                f"device {device}{view.of_process(process)}; most of it is {grew}",
                 cost_ns=int(beyond.sum()),
                 cost_of="time of the slow steps beyond the median",
                 place=None,

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from profiling_lab.analysis.busy import Busy
+from profiling_lab.records import dataclass
 from profiling_lab.trace import Trace
+from profiling_lab.trace.columns import median, unique
 from profiling_lab.trace.step_windows import StepWindows, step_windows
 from profiling_lab.trace.window import WindowSelection
 
@@ -62,7 +62,7 @@ def steady_part(trace: Trace, steps_by: str | None) -> tuple[Trace, StartUp | No
 def _gpu_frac_within(trace: Trace, steps: StepWindows) -> float:
     """The fraction of GPU time within the steps. Steps of a warm-up say nothing about what follows."""
     operations, inside = trace.operations, 0
-    for process in np.unique(steps.process).tolist():
+    for process in unique(steps.process).tolist():
         mine = np.flatnonzero(steps.process == process)
         rows = np.flatnonzero(operations.process == process)
         at = np.searchsorted(steps.start_ns[mine], operations.start_ns[rows], "right") - 1
@@ -89,12 +89,12 @@ def _after_long_pauses(trace: Trace) -> tuple[Trace, StartUp | None]:
 def _first_steady(steps: StepWindows) -> int | None:
     """The latest first steady step of all processes, so that one number holds for all."""
     firsts = []
-    for process in np.unique(steps.process).tolist():
+    for process in unique(steps.process).tolist():
         rows = np.flatnonzero(steps.process == process)
         if len(rows) < FEWEST_STEPS:
             return None
         took_ns = steps.end_ns[rows] - steps.start_ns[rows]
-        usual_ns = float(np.median(took_ns[len(rows) // 2 :]))
+        usual_ns = float(median(took_ns[len(rows) // 2 :]))
         slow = took_ns[: int(MOST_FRAC * len(rows))] > LIKE_THE_REST_FRAC * usual_ns
         if len(rows) < ENOUGH_STEPS and not slow.any():
             return None  # nothing shows that the first step differs from the rest

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.analysis.critical_path.savings import Saving
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.finding import CALLS, Abstain, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.rule import Rule, Time
@@ -27,8 +28,7 @@ REMEDY = "record the event right after the needed work, and wait as late as poss
 
 
 def check(view: View) -> RuleResult:
-    findings, serial = [], False
-    follows = _launched_after_wait(view)
+    findings, serial, follows = [], False, _launched_after_wait(view)
     for process, device, rows in view.devices:
         kernels = rows[view.kernels[rows] & (view.classes[rows] != OperationClass.COMMUNICATION)]
         times = {
@@ -60,6 +60,7 @@ def check(view: View) -> RuleResult:
                 weight=view.operations.duration_ns[waited],
                 remedy=REMEDY,
                 confidence="low",
+                saving=Saving(freed=waited),
             )
         )
     if serial and not findings and not view.calls_of(CudaCall.STREAM_WAIT_EVENT).any():

@@ -41,4 +41,5 @@ RULE = Rule(
     check,
     __doc__ or "",
     time=Time.IDLE,
+    of_host=True,
 )

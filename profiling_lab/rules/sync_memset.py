@@ -46,4 +46,5 @@ RULE = Rule(
     check,
     __doc__ or "",
     time=Time.IDLE,
+    of_host=True,
 )

@@ -14,6 +14,7 @@ import re
 
 import numpy as np
 
+from profiling_lab.analysis.critical_path.savings import shorter
 from profiling_lab.analysis.operators import launched_by
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import OPERATORS, Abstain, RuleResult, Threshold, ms, percent, where
@@ -24,15 +25,12 @@ from profiling_lab.rules.view import View
 from profiling_lab.trace.operation_classes import OperationClass
 
 SHARE = Threshold(
-    "share",
-    "matrix multiplications without them",
-    0.05,
-    "of the GPU time, at least",
-    "ours: worth the change",
+    "share", "products without them", 0.05, "of the GPU time, at least", "ours: worth the change"
 )
 FIRST_CAPABILITY = Threshold(
     "capability", "GPUs that have them", 7.0, "compute capability, from", "CUDA: Volta"
 )
+WINS_FRAC = 0.85
 _AMPERE = 8.0  # earlier tensor cores support neither bfloat16 nor TF32
 COUNTER = "`ncu` with the metric sm__inst_executed_pipe_tensor.sum"
 OF_PRODUCTS = r"^aten::(_?(add|b|badd)?mm|addmv|linear|matmul|_?convolution|conv\dd|cudnn_conv|_scaled_)"
@@ -83,6 +81,7 @@ def check(view: View) -> RuleResult:
             weight=duration[rows],
             remedy=BEFORE_AMPERE if capabilities and max(capabilities) < _AMPERE else REMEDY,
             confidence="medium" if capabilities else "low",
+            saving=shorter(rows, 1 - WINS_FRAC),
         ),
         *unaligned,
     ]
@@ -95,5 +94,5 @@ RULE = Rule(
     check,
     __doc__ or "",
     time=Time.BUSY,
-    wins_frac=0.85,
+    wins_frac=WINS_FRAC,
 )

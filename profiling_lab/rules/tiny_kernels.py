@@ -14,22 +14,24 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.analysis.critical_path.savings import fewer
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.callers import waiting_loops
 from profiling_lab.rules.costs import gpu_time, host_blocked
 from profiling_lab.rules.finding import RuleResult, Threshold, ms
 from profiling_lab.rules.gap_pieces import copying_lines
-from profiling_lab.rules.launch_queue import waits_between
+from profiling_lab.rules.launch_queue import launches_of, waits_between
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.attribution import Phase
-from profiling_lab.trace.columns import I64
+from profiling_lab.trace.columns import unique
 
 SHORT = Threshold("short", "kernels take on average", 10_000, "ns, less than", "nsys-ai and TraceLens: 10 µs")
 MANY = Threshold("many", "launches from one line", 100, "at least", "nsys-ai")
 SLOW_CALL = Threshold("slow_call", "calls that load code take", 100_000, "ns, from", "HTA: 50-100 µs")
 FEW = Threshold("few", "launches between two waits of the host", 4, "on average, less than", "ours")
 SHARE = Threshold("share", "GPU and idle time", 0.01, "of the recording, at least", "ours")
+WINS_FRAC = 0.7
 REMEDY = "fuse the operations (torch.compile, a custom kernel), batch them, or replay them as a CUDA graph"
 
 
@@ -44,8 +46,8 @@ def check(view: View) -> RuleResult:
     idle_by_line = np.where(copying_lines(view)[:-1], 0, view.launching_idle_by_line)
     findings = []
     for number, mine in grouped(rows, function):
-        duration, launches = operations.duration_ns[mine], _launches(view, mine)
-        lines = np.unique(view.operation_place[mine])
+        duration, launches = operations.duration_ns[mine], launches_of(view, mine)
+        lines = unique(view.operation_place[mine])
         # Long calls load code or wait for room in the launch queue. Fewer launches do not shorten them.
         quick = launches[view.calls.end_ns[launches] - view.calls.start_ns[launches] < view[SLOW_CALL]]
         gpu_ns, launch_ns = int(duration.sum()), host_blocked(view, quick).total_ns
@@ -76,15 +78,11 @@ def check(view: View) -> RuleResult:
                 rows=mine,
                 weight=duration,
                 remedy=REMEDY,
+                saving=fewer(mine, max(1 - WINS_FRAC, 0.0 if loop else pieces / max(len(launches), 1))),
+                elsewhere=bool(cut) and not loop,
             )
         )
     return findings or view.too_few_lines("that no line launches many tiny kernels") or ()
-
-
-def _launches(view: View, kernels: I64) -> I64:
-    """The calls that launched these kernels, each once. All kernels of a CUDA graph share one."""
-    call = view.attribution.call[kernels]
-    return np.unique(call[call >= 0]).astype(np.int64)
 
 
 RULE = Rule(
@@ -96,5 +94,5 @@ RULE = Rule(
     time=Time.IDLE,
     generic=True,
     adds=True,
-    wins_frac=0.7,
+    wins_frac=WINS_FRAC,
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.analysis.critical_path.savings import shorter
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import Finding, ms, percent, where
 from profiling_lab.rules.view import Mask, View
@@ -40,5 +41,6 @@ def unaligned_products(view: View, products: Mask, least_ns: float) -> list[Find
             remedy=REMEDY,
             confidence="medium",
             wins_frac=WINS_FRAC,
+            saving=shorter(rows, 1 - WINS_FRAC),
         )
     ]

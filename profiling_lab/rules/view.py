@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cached_property
 from typing import TypeAlias
 
@@ -16,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab.analysis.busy import Busy
+from profiling_lab.analysis.critical_path.savings import Saving
 from profiling_lab.analysis.device_spans import span_ns
 from profiling_lab.analysis.gaps.causes import Cause
 from profiling_lab.analysis.gaps.pieces import GapPieces, gap_pieces
@@ -25,6 +25,7 @@ from profiling_lab.analysis.memory.devices import DeviceMemory
 from profiling_lab.analysis.ncu.report import Report
 from profiling_lab.analysis.places import LineNumbers
 from profiling_lab.analysis.stats import grouped
+from profiling_lab.records import replace
 from profiling_lab.rules.finding import (
     EVIDENCE_AT_MOST,
     FROM_THE_START,
@@ -47,6 +48,7 @@ from profiling_lab.trace.columns import (
     Operations,
     Overheads,
     Ranges,
+    unique,
 )
 from profiling_lab.trace.cuda_calls import SYNCS, CudaCall, are_any
 from profiling_lab.trace.extras import HostSamples
@@ -68,7 +70,7 @@ class View(LineNumbers):
 
     def __init__(self, trace: Trace, own: tuple[str, ...] = (), steps_by: str | None = None) -> None:
         super().__init__(trace, own)
-        self._steps_by = steps_by
+        self.steps_by = steps_by
         self.report: Report | None = None
         """of Nsight Compute, for the rules about counters"""
         self.settings: Mapping[str, float] = {}
@@ -132,7 +134,7 @@ class View(LineNumbers):
     def processes(self) -> dict[int, Busy]:
         """The intervals in which any GPU of each process was busy."""
         operations = self.operations
-        of = {int(p): np.flatnonzero(operations.process == p) for p in np.unique(operations.process)}
+        of = {int(p): np.flatnonzero(operations.process == p) for p in unique(operations.process)}
         return {p: self.busy(rows).filled(self.unknown(p)) for p, rows in of.items()}
 
     def unknown(self, process: int) -> Spans:
@@ -181,7 +183,7 @@ class View(LineNumbers):
     @cached_property
     def _waits(self) -> dict[int, tuple[npt.NDArray[np.intp], WaitCosts]]:
         reads = self.named("memcpy DtoH") & (self.operations.size_bytes <= VALUE_BYTES) & self.has_call
-        copies = np.unique(self.attribution.call[reads])
+        copies = unique(self.attribution.call[reads])
         copies = copies[self.waits_at_once(copies) >= 0]
         return {process: self.wait_costs(process, copies) for process in self.processes}
 
@@ -227,7 +229,7 @@ class View(LineNumbers):
         `.item()`: the call right before it on its thread; -1 none.
         """
         host_side = np.isin(self.classes, (OperationClass.HOST_TO_DEVICE, OperationClass.DEVICE_TO_HOST))
-        copies = np.unique(self.attribution.call[host_side & self.has_call])
+        copies = unique(self.attribution.call[host_side & self.has_call])
         after, before = self.waits_at_once(copies), np.full(len(self.calls), -1, dtype=np.int64)
         before[after[after >= 0]] = copies[after >= 0]
         return before
@@ -256,13 +258,13 @@ class View(LineNumbers):
     @cached_property
     def steps(self) -> StepWindows | None:
         """The steps of all processes; None if the trace has none."""
-        found = step_windows(self.trace, self._steps_by)
+        found = step_windows(self.trace, self.steps_by)
         return None if found.sign == "window" else found
 
     @cached_property
     def whole_steps(self) -> StepWindows:
         """The steps of the whole recording, also of its start-up."""
-        return step_windows(self.trace.whole, self._steps_by)
+        return step_windows(self.trace.whole, self.steps_by)
 
     @cached_property
     def gap_pieces(self) -> GapPieces:
@@ -399,6 +401,9 @@ class View(LineNumbers):
         cause: str = "",
         once: bool = False,
         wins_frac: float | None = None,
+        saving: Saving | None = None,
+        elsewhere: bool = False,
+        around: Frame | None = None,
     ) -> Finding:
         """A finding whose events are `rows` of a table of the trace, with the `weight` of each."""
         return Finding(
@@ -413,6 +418,9 @@ class View(LineNumbers):
             cause=cause,
             once=once,
             wins_frac=wins_frac,
+            saving=saving,
+            elsewhere=elsewhere,
+            around=around,
             per_step_ns=self._per_step_ns(cost_ns, table, rows, weight),
             gpu_ns_by_line=self._gpu_ns_by_line(rows) if table == "operations" else (),
         )
@@ -438,7 +446,7 @@ class View(LineNumbers):
             began, ended = steps.start_ns, steps.end_ns
         share = weight / weight.sum() if weight.any() else np.full(len(rows), 1 / len(rows))
         inside, number = 0.0, 0
-        for each in np.unique(process).tolist():
+        for each in unique(process).tolist():
             mine, its = process == each, np.flatnonzero(steps.process == each)
             if not len(its):
                 continue
@@ -450,7 +458,7 @@ class View(LineNumbers):
     def in_one_step(self, start_ns: I64, weight: I64) -> bool:
         """Whether one of many steps has all of the weight of events that start at these times."""
         steps = self.steps
-        if steps is None or len(steps) < MANY_STEPS or len(np.unique(steps.process)) > 1:
+        if steps is None or len(steps) < MANY_STEPS or len(unique(steps.process)) > 1:
             return False
         step = np.searchsorted(steps.start_ns, start_ns, "right")  # 0: before the first
         in_step = np.bincount(step, weights=weight, minlength=2)[1:]

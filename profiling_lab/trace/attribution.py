@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
 
 from profiling_lab import _analysis
+from profiling_lab.records import dataclass, replace
 from profiling_lab.trace.columns import I32, NO_SEQUENCE, U8, Calls, Operations, Ranges, Trait, full
 from profiling_lab.trace.operation_classes import OperationClass, operation_classes
 from profiling_lab.trace.ownership import Ownership

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I32, I64, NO_SEQUENCE, Calls, full
 from profiling_lab.trace.stacks import Stacks
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields
 from enum import IntEnum
 from typing import Any, TypeAlias, TypeVar
 
@@ -11,10 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
+from profiling_lab.records import dataclass, replace
 
 I32: TypeAlias = npt.NDArray[np.int32]
 I64: TypeAlias = npt.NDArray[np.int64]
 U8: TypeAlias = npt.NDArray[np.uint8]
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 NO_SEQUENCE = int(np.iinfo(np.int64).min)
 """A missing sequence number; -1 is for autograd nodes without a number."""
@@ -233,6 +235,24 @@ class Syncs:
 
     def __len__(self) -> int:
         return len(self.start_ns)
+
+
+def median(values: npt.NDArray[Any]) -> float:
+    """As np.median of one row of numbers, which loads numpy's masked arrays, too."""
+    ordered = np.sort(values, axis=None)
+    if not len(ordered):
+        return float("nan")
+    return (float(ordered[(len(ordered) - 1) // 2]) + float(ordered[len(ordered) // 2])) / 2
+
+
+def unique(values: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
+    """As np.unique, which loads numpy's masked arrays when it is first called: that takes as long as a small
+    table.
+    """
+    ordered = np.sort(values, axis=None)
+    first = np.ones(len(ordered), dtype=bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    return ordered[first]
 
 
 def dense(values: npt.NDArray[Any]) -> tuple[I32, npt.NDArray[Any]]:

@@ -7,11 +7,11 @@ None means that the file does not contain the value.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I32, I64
 from profiling_lab.trace.stacks import Frame
 

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
+
+from profiling_lab.records import dataclass
 
 OUR_METHOD = "software (activity records of CUPTI)"
 _LAST_SECOND = 253_402_300_799  # of the year 9999, the last one of datetime

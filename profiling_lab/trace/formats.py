@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from profiling_lab.errors import UnreadableInputError
+from profiling_lab.records import dataclass
 from profiling_lab.trace.kineto.pieces import BOM, GZIP, unpacked_head
 from profiling_lab.trace.nsys import MAGIC, SUFFIXES
 from profiling_lab.trace.rocprof import METADATA, ROOT

@@ -44,16 +44,16 @@ COPIES = (
 # The names of kernels (ncclDevKernel_AllReduce_Sum_bf16_RING_LL, multimem_all_reduce_kernel) and those of
 # torch (_allgather_base); the first match counts, because most contain "reduce".
 _COLLECTIVES = (
-    ("AllReduce", re.compile(r"all_?reduce|cross_device_reduce", re.IGNORECASE)),
-    ("ReduceScatter", re.compile(r"reduce_?scatter", re.IGNORECASE)),
-    ("AllGather", re.compile(r"all_?gather", re.IGNORECASE)),
-    ("AllToAll", re.compile(r"all_?to_?all", re.IGNORECASE)),
-    ("Barrier", re.compile(r"barrier", re.IGNORECASE)),
-    ("SendRecv", re.compile(r"send|recv", re.IGNORECASE)),
-    ("Broadcast", re.compile(r"broadcast", re.IGNORECASE)),
-    ("Scatter", re.compile(r"scatter", re.IGNORECASE)),
-    ("Gather", re.compile(r"gather", re.IGNORECASE)),
-    ("Reduce", re.compile(r"reduce", re.IGNORECASE)),
+    ("AllReduce", r"(?i)all_?reduce|cross_device_reduce"),
+    ("ReduceScatter", r"(?i)reduce_?scatter"),
+    ("AllGather", r"(?i)all_?gather"),
+    ("AllToAll", r"(?i)all_?to_?all"),
+    ("Barrier", r"(?i)barrier"),
+    ("SendRecv", r"(?i)send|recv"),
+    ("Broadcast", r"(?i)broadcast"),
+    ("Scatter", r"(?i)scatter"),
+    ("Gather", r"(?i)gather"),
+    ("Reduce", r"(?i)reduce"),
 )
 
 
@@ -94,5 +94,5 @@ def device_tracks(operations: Operations) -> tuple[I32, tuple[tuple[int, int], .
 
 def collective_kind(name: str, otherwise: str | None = None) -> str:
     """`AllReduce` and so on; `otherwise`, or the name itself, if no kind is recognised."""
-    found = next((kind for kind, pattern in _COLLECTIVES if pattern.search(name)), None)
+    found = next((kind for kind, pattern in _COLLECTIVES if re.search(pattern, name)), None)
     return found or (name if otherwise is None else otherwise)

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+
+from profiling_lab.records import dataclass
 
 _INSTALLED = re.compile(r"/(site|dist)-packages/")
 _STANDARD_LIBRARY = re.compile(r"/lib(64)?/python\d(\.\d+)?t?/|/python\d+\.zip/")

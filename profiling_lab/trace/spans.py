@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
-from profiling_lab.trace.columns import I32, I64
+from profiling_lab.records import dataclass
+from profiling_lab.trace.columns import I32, I64, unique
 
 Rows = npt.NDArray[np.intp]
 
@@ -85,7 +84,7 @@ class Spans:
         """Per interval the first overlapping span, and the number of overlapping spans."""
         first = np.zeros(len(start_ns), dtype=np.intp)
         parts = np.zeros(len(start_ns), dtype=np.intp)
-        for number in np.unique(self.process).tolist():
+        for number in unique(self.process).tolist():
             begin, end = np.searchsorted(self.process, [number, number + 1])
             rows = np.flatnonzero(process == number)
             opens, closes = self.start_ns[begin:end], self.end_ns[begin:end]

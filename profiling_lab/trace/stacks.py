@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I32, U8
 from profiling_lab.trace.ownership import INDUCTOR, Ownership
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
-from profiling_lab.trace.columns import FARTHEST_NS, I32, I64, dense
+from profiling_lab.trace.columns import FARTHEST_NS, I32, I64, dense, unique
 from profiling_lab.trace.cuda_calls import CudaCall, cuda_calls
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.source import Tables
@@ -88,7 +88,7 @@ def graph_replays(trace: Tables, process: int) -> Found | None:
         return None
     stack = calls.stack[found.call[replays]]
     longest = np.bincount(stack, weights=duration_ns[replays]).argmax()
-    starts = np.unique(calls.start_ns[found.call[replays[stack == longest]]])
+    starts = unique(calls.start_ns[found.call[replays[stack == longest]]])
     if len(starts) < _ENOUGH_REPLAYS:
         return None
     ends = np.append(starts[1:], max(int(operations.end_ns[mine].max()), int(starts[-1]) + 1))
@@ -106,7 +106,7 @@ def _between(trace: Tables, ends_ns: I64) -> Found | None:
 def _launches(trace: Tables, process: int) -> npt.NDArray[np.intp]:
     """Rows of the calls of a process that launched a GPU operation."""
     call = trace.attribution.call[trace.operations.process == process]
-    return np.unique(call[call >= 0]).astype(np.intp)
+    return unique(call[call >= 0]).astype(np.intp)
 
 
 def repeated_steps(trace: Tables, process: int) -> Found | None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from profiling_lab.errors import NotEnoughDataError, UsageError
-from profiling_lab.trace.columns import I32, I64
+from profiling_lab.records import dataclass, replace
+from profiling_lab.trace.columns import I32, I64, unique
 from profiling_lab.trace.source import Tables
 from profiling_lab.trace.spans import Window
 from profiling_lab.trace.step_methods import (
@@ -144,7 +144,7 @@ def _within(steps: StepWindows, window: Window) -> StepWindows:
 
 def _everywhere(trace: Tables, look: Callable[[int], Found | None]) -> list[tuple[int, Found]] | None:
     """The result of `look` for each process that used a GPU; None if there is none."""
-    found = [(p, look(p)) for p in np.unique(trace.operations.process).tolist()]
+    found = [(p, look(p)) for p in unique(trace.operations.process).tolist()]
     return [(p, f) for p, f in found if f is not None] or None
 
 
@@ -164,7 +164,7 @@ def _windows(sign: str, how: str, found: list[tuple[int, Found]]) -> StepWindows
 
 def _renumbered(steps: StepWindows) -> StepWindows:
     number = steps.number.copy()
-    for process in np.unique(steps.process).tolist():
+    for process in unique(steps.process).tolist():
         mine = steps.process == process
         number[mine] = np.arange(int(mine.sum()), dtype=np.int32)
     return replace(steps, number=number)
@@ -187,7 +187,7 @@ def _on_the_gpu(trace: Tables, steps: StepWindows) -> StepWindows:
     if steps.sign == "period" and launches_are_missing(trace):
         return replace(steps, clock="gpu")  # it was found in GPU time
     start_ns, end_ns = steps.start_ns.copy(), steps.end_ns.copy()
-    for process in np.unique(steps.process).tolist():
+    for process in unique(steps.process).tolist():
         mine = np.flatnonzero(steps.process == process)
         first, last, follows = launched_spans(trace, process, steps.start_ns[mine], steps.end_ns[mine])
         between = (steps.end_ns[mine][:-1], steps.start_ns[mine][1:])

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profiling_lab.errors import NotEnoughDataError
+from profiling_lab.records import replace
 from profiling_lab.trace.attribution import Attribution, attribute
 from profiling_lab.trace.call_stacks import CallTable, StacksFound
 from profiling_lab.trace.columns import (

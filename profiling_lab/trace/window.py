@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
 
 from profiling_lab.errors import NotEnoughDataError, UsageError
-from profiling_lab.trace.columns import FARTHEST_NS
+from profiling_lab.records import dataclass
+from profiling_lab.trace.columns import FARTHEST_NS, unique
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.source import Tables
 from profiling_lab.trace.spans import Spans, Window
@@ -95,7 +95,7 @@ _Part = tuple[str, Spans, Spans]  # text, host, GPU
 def _processes(trace: Tables) -> tuple[int, ...]:
     """The processes that used a GPU; in a recording without any GPU operation those that were sampled."""
     used = trace.operations.process
-    return tuple(np.unique(used if len(used) else trace.samples(Ownership()).process).tolist())
+    return tuple(unique(used if len(used) else trace.samples(Ownership()).process).tolist())
 
 
 def _always(processes: tuple[int, ...]) -> Spans:
@@ -154,7 +154,7 @@ def _steps(trace: Tables, text: str, steps_by: str | None) -> _Part:
         )
     rows: list[int] = []
     most = 0
-    for process in np.unique(found.process).tolist():
+    for process in unique(found.process).tolist():
         mine = np.flatnonzero(found.process == process)
         most = max(most, len(mine))
         rows += mine[wanted].tolist() if isinstance(wanted, slice) else _one(mine.tolist(), wanted)
@@ -249,7 +249,7 @@ def _on_the_gpu(trace: Tables, host: Spans) -> Spans:
     if not len(trace.operations):
         return host
     start_ns, end_ns = host.start_ns.copy(), host.end_ns.copy()
-    for process in np.unique(host.process).tolist():
+    for process in unique(host.process).tolist():
         mine = host.process == process
         first, last, _ = launched_spans(trace, process, host.start_ns[mine], host.end_ns[mine])
         ran = last > first

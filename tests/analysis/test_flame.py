@@ -16,7 +16,7 @@ from package_root import PACKAGE_ROOT
 
 from profiling_lab.analysis.flame import CallTree, call_tree, stack_times
 from profiling_lab.analysis.lines import lines
-from profiling_lab.analysis.lines_layers import ONE_LINE_NOTE, OUTSIDE
+from profiling_lab.analysis.lines_layers import FOLDED_NOTE, ONE_LINE_NOTE, OUTSIDE
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.trace import Trace
 from profiling_lab.trace.ownership import Ownership
@@ -199,7 +199,7 @@ def test_layers_of_calls(tmp_path: Path) -> None:
         assert ONE_LINE_NOTE in result.coverage.notes
 
 
-def test_layers_of_torch_profiler_are_instances(tmp_path: Path) -> None:
+def test_instances_of_torch_profiler_are_folded_by_class(tmp_path: Path) -> None:
     """Two Linears that one line calls in a loop, in a block that is there twice."""
 
     def event(cat: str, name: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:
@@ -222,6 +222,13 @@ def test_layers_of_torch_profiler_are_instances(tmp_path: Path) -> None:
     with Trace.open(path) as trace:
         result = lines(trace, by="layer", sort="inclusive")
         assert {row.key: (row.gpu_ns, row.inclusive_ns) for row in result.rows} == {
+            "Net": (0, 46_000),
+            "Net > Block": (0, 46_000),
+            "Net > Block > Linear": (46_000, 46_000),
+        }
+        assert FOLDED_NOTE in result.coverage.notes and ONE_LINE_NOTE not in result.coverage.notes
+        result = lines(trace, by="instance", sort="inclusive")
+        assert {row.key: (row.gpu_ns, row.inclusive_ns) for row in result.rows} == {
             "Net_0": (0, 46_000),
             "Net_0 > Block_0": (0, 34_000),
             "Net_0 > Block_0 > Linear_0": (10_000, 10_000),
@@ -229,7 +236,6 @@ def test_layers_of_torch_profiler_are_instances(tmp_path: Path) -> None:
             "Net_0 > Block_1": (0, 12_000),
             "Net_0 > Block_1 > Linear_2": (12_000, 12_000),
         }
-        assert ONE_LINE_NOTE not in result.coverage.notes
         (row,) = lines(trace).rows
         assert (row.key, row.function) == ("model.py:30", "Block.forward"), "torch's frames are no own ones"
 
@@ -245,6 +251,11 @@ def test_layers_without_classes_and_without_modules(tmp_path: Path) -> None:
         pytest.raises(NotEnoughDataError, match=r"no nn.Module that is called: try --by module"),
     ):
         lines(trace, by="layer")
+    with (
+        Trace.open(tmp_path / "u.sqlite") as trace,
+        pytest.raises(NotEnoughDataError, match=r"notes no instances of nn.Module.*: try --by layer"),
+    ):
+        lines(trace, by="instance")
 
 
 def test_the_demo_by_phase_call_and_layer() -> None:

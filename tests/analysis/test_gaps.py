@@ -192,6 +192,19 @@ def test_the_thread_that_was_at_work_is_charged(tmp_path: Path) -> None:
     assert cause(result, Cause.WAIT).frame.line == 2  # type: ignore[union-attr]
 
 
+def test_a_collection_between_forward_and_backward_is_of_the_thread_that_it_stops(tmp_path: Path) -> None:
+    """It begins while the GPU still works on forward, behind the last call of the main thread."""
+    builder = TraceBuilder()
+    builder.launch("forward", 100 * US, stack="/app/train.py:7 main", peek=1)
+    collected = builder.now_ns
+    builder.host_event("gc generation 2", collected, collected + 900 * US, "/app/train.py:8 main")
+    builder.gap(920 * US)
+    builder.launch("backward", 10 * US, thread=2, node=0, node_name="MmBackward0")
+    found = by_cause(gaps_of(builder, tmp_path))
+    assert found["garbage collection"] == pytest.approx(802, abs=5), found
+    assert found["host code"] == pytest.approx(20, abs=5), "from there to the launch"
+
+
 def test_what_happens_after_the_launch(tmp_path: Path) -> None:
     builder = TraceBuilder()
     builder.launch("a", 100 * US, start_ns=1100 * US).launch("b", 100 * US, start_ns=1203 * US)

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -81,6 +82,7 @@ def test_programs_run_without_a_gpu() -> None:
     runs = [
         [str(PROGRAMS[name]), *arguments]
         for name in PROGRAMS
+        if "from transformers" not in PROGRAMS[name].read_text() or find_spec("transformers")
         for arguments in ([], ["--mended"] if TRUTH[name]["causes"] else [])
     ]
     done = subprocess.run(
@@ -156,3 +158,46 @@ def test_a_folder_without_recordings_is_one_sentence(tmp_path: Path) -> None:
     )
     assert done.returncode == 2 and "holds no recording of the benchmark" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+# A run that hangs, one that leaves a process which holds its output, and one that is not begun.
+RUNS = """
+import json, os, sys, time
+sys.path.insert(0, sys.argv[1])
+import run
+
+def leaves_a_process():
+    if os.fork() == 0:
+        time.sleep(600)
+    print("step_ms 1.5", flush=True)
+    return 0
+
+left = run.Child(leaves_a_process)
+left.read(run.STEP)
+said = run.STEP.search(left._text.decode())[1]
+outcomes = [left.end()]
+run.MOST_S = 0.5
+outcomes.append(run.Child(lambda: time.sleep(600) or 0).end())
+runner = run.Runner(run.Path(sys.argv[2]), json.loads(sys.argv[3]), until=0)
+paths = [run.HERE / "programs" / f"{name}.py" for name in ("healthy_logging", "repeated_keys")]
+print(json.dumps([said, outcomes, runner.run(paths, ["recordings", "times"])]))
+"""
+
+
+def test_a_run_that_hangs_is_ended_and_what_is_left_is_told(tmp_path: Path) -> None:
+    machine = {name: "" for name in ("gpu", "driver", "torch", "cudnn", "cuda", "git", "date")}
+    done = subprocess.run(
+        [sys.executable, "-c", RUNS, str(FOLDER), str(tmp_path), json.dumps(machine)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd="/",
+        env={**os.environ, "PYTHONPATH": str(PACKAGE_ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    said, (left, hung), code = json.loads(done.stdout)
+    assert said == "1.5" and left == [0, "step_ms 1.5\n"]
+    assert hung[0] != 0 and "not done in 0.5 s" in hung[1]
+    assert code == 1
+    not_done = "recordings of healthy_logging, recordings of repeated_keys, times of repeated_keys"
+    assert done.stderr == f"not done, the time was over: {not_done}\n"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import sys
 from importlib import import_module
@@ -123,3 +124,20 @@ def test_what_a_recorded_child_says_of_its_steps_is_in_the_results(tmp_path: Pat
     assert not found
     overhead.add_contents(run, "recorded", tmp_path, ["python", "-m", "profiling_lab", "-o", str(output)])
     assert found[("callbacks", "ns/step")] == 500_000 and found[("kernels", "kernels/step")] == 900
+
+
+def test_another_build_is_compared_by_its_own_program_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overhead = import_module("recorder_overhead")
+    monkeypatch.setenv("PYTHONPATH", "mine")
+    arguments = SimpleNamespace(before=tmp_path, pin=False, workload="loop", steps=2, peer=None)
+    run = SimpleNamespace(args=arguments)
+    with pytest.raises(UsageError, match=r"expected a folder with profiling_lab/_recorder\..*\.so, got "):
+        overhead.programs(run, tmp_path)
+    (tmp_path / "profiling_lab").mkdir()
+    (tmp_path / "profiling_lab/_recorder.abi.so").touch()
+    commands = overhead.programs(run, tmp_path)
+    assert commands[overhead.BEFORE][1:4] == ["-m", "profiling_lab", "record"]
+    paths = {name: overhead.environment(run, name)["PYTHONPATH"] for name in commands}
+    assert paths.pop(overhead.BEFORE) == f"{tmp_path}{os.pathsep}mine" and set(paths.values()) == {"mine"}

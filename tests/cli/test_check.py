@@ -48,10 +48,11 @@ def test_findings_give_1_with_line_remedy_and_evidence(
     assert lines[row].split()[0] == "750.000"
     assert lines[row + 1].strip().startswith("at /app/model.py:")
     assert lines[row + 2].strip().startswith("do: look at this line first")
-    assert lines[row + 3].strip() == "explains: dominant_kernel", (
+    assert lines[row + 3].strip().startswith("saves: at most "), "what would take its place is not known"
+    assert lines[row + 4].strip() == "explains: dominant_kernel", (
         "the kernel at that line is no second finding"
     )
-    assert lines[row + 4].strip().startswith("evidence: operations[") and lines[row + 4].endswith(
+    assert lines[row + 5].strip().startswith("evidence: operations[") and lines[row + 5].endswith(
         "and 12 more"
     )
 

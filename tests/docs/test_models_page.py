@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/models.md and docs/distributed.md: their programs run, what they print is printed, and their lists are
-those of the code."""
+"""docs/models.md, serving.md and distributed.md: their programs run, what they print is printed, and their
+lists are those of the code."""
 
 from __future__ import annotations
 
@@ -18,9 +18,23 @@ from tiny_models import MODELS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "models.md"
 PROGRAMS = re.findall(r"(?ms)^```python\n(.*?)^```$", PAGE.read_text())
-DISTRIBUTED = re.findall(r"(?ms)^```python\n(.*?)^```$", PAGE.with_name("distributed.md").read_text())
-NAMES = ["layout", "lengths", "cache", "transformers", "flops", "dtensor", "ring", "merge"]
-BY_NAME = dict(zip(NAMES, PROGRAMS + DISTRIBUTED, strict=True))
+SERVING, DISTRIBUTED = (
+    re.findall(r"(?ms)^```python\n(.*?)^```$", PAGE.with_name(f"{page}.md").read_text())
+    for page in ("serving", "distributed")
+)
+NAMES = [
+    "layout",
+    "lengths",
+    "blocks",
+    "transformers",
+    "flops",
+    "cache",
+    "prompts",
+    "dtensor",
+    "ring",
+    "merge",
+]
+BY_NAME = dict(zip(NAMES, PROGRAMS + SERVING + DISTRIBUTED, strict=True))
 (PRINTED,) = re.findall(r"(?ms)^```text\n\$ [^\n]*\n(.*?)^```$", PAGE.read_text())
 
 

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from attention_barriers import Config, Stopped, Unit, WideBackward, causal_tile
+from attention_barriers import CachedUnit, Config, Stopped, Unit, WideBackward, causal_tile
 
 SM90 = Path(__file__).resolve().parents[2] / "csrc" / "ops" / "attention" / "sm90"
 LENGTHS = (5, 64, 130, 400, 512, 700, 1024)
@@ -28,12 +28,23 @@ KERNELS: dict[Kernel, int] = {
     (256, 128, 64, False, 1, 2, 256): 1,
 }
 
+# Those with keys in a cache (cache/fwd.cu) are the same, but for their producer warps.
+CACHED_SHAPES = {(64, 192, 128, False), (128, 128, 128, True), (256, 128, 64, False)}
+CACHED = {kernel for kernel in KERNELS if kernel[:4] in CACHED_SHAPES}
 
-def run(config: Config, seed: int) -> None:
+
+def run(config: Config, seed: int, kind: type[Unit] = Unit) -> None:
     choose = random.Random(seed)
     length = choose.choice(LENGTHS)
     numbers = [choose.randrange(100) for _ in range(10)]
-    Unit(config, [causal_tile(config, length, number) for number in numbers], seed).run()
+    kind(config, [causal_tile(config, length, number) for number in numbers], seed).run()
+
+
+@pytest.mark.parametrize("kernel", sorted(CACHED), ids=lambda k: f"d{k[0]}-{k[1]}x{k[2]}")
+def test_no_schedule_stops_where_keys_are_in_a_cache(kernel: Kernel) -> None:
+    _, rows, keys, turns, _, stages, _ = kernel
+    for seed in range(60):
+        run(Config(rows, keys, stages=stages, stages_q=KERNELS[kernel], turns=turns), seed, CachedUnit)
 
 
 @pytest.mark.parametrize("counts", [False, True], ids=["dealt", "counted"])
@@ -45,9 +56,16 @@ def test_no_schedule_stops(kernel: Kernel, counts: bool) -> None:
         run(config, seed)
 
 
-def test_no_schedule_of_the_wide_backward_stops() -> None:
-    for seed in range(100):
-        WideBackward(2, steps=seed % 12, seed=seed).run()
+@pytest.mark.parametrize(("stages", "ahead"), [(2, False), (3, True)])
+def test_no_schedule_of_the_wide_backward_stops(stages: int, ahead: bool) -> None:
+    for seed in range(60):
+        WideBackward(stages, ahead, steps=seed % 12, seed=seed).run()
+
+
+def test_a_wide_backward_ahead_with_one_stage_stops() -> None:
+    """The next tile's queries would need the buffer of those that dK still has to be added for."""
+    with pytest.raises(Stopped):
+        WideBackward(1, True, steps=5, seed=0).run()
 
 
 def test_one_arrival_for_a_warpgroup_stops() -> None:
@@ -81,3 +99,6 @@ def test_these_are_the_kernels() -> None:
             ]
             found.add((int(dim), int(rows), int(keys), turns == "true", int(units), int(stages), int(dim_v)))
     assert found == set(KERNELS)
+    text = (SM90 / "cache" / "fwd.cu").read_text()
+    cached = re.findall(r"plan_fwd_element<(\d+), (\d+), (\d+), (true|false), 1, 2, \d+, true>", text)
+    assert {(int(d), int(m), int(n), turns == "true") for d, m, n, turns in cached} == CACHED_SHAPES

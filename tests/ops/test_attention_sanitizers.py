@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """flash_attention's kernels under NVIDIA's compute-sanitizer, on the portable path and on the device's own.
 
-What the tools cannot follow is left out and told in docs/notebook/attention.md: initcheck does not see TMA
-write, and racecheck takes some arrivals of the forward at head_dim 256 for too few.
+"keys" are the kernels for keys in a cache and block masks. What the tools cannot follow is left out and told
+in docs/notebook/attention.md: initcheck does not see TMA write, and racecheck takes some arrivals of the
+forward at head_dim 256 for too few.
 """
 
 from __future__ import annotations
@@ -12,7 +13,24 @@ from sanitizer import assert_finds_nothing
 
 PROGRAM = """
 import sys, torch
-from profiling_lab.ops import flash_attention
+from torch.nn.attention.flex_attention import create_block_mask
+from profiling_lab.ops import flash_attention, flash_attention_with_block_mask, flash_attention_with_cache
+
+def cached(dim, page, rows, kept=(40, 130, 3)):
+    offsets = torch.tensor([0, *rows]).cumsum(0).int().cuda()
+    pages = -(-(max(kept) + max(rows)) // page)
+    table = torch.randperm(len(rows) * pages).int().cuda().view(len(rows), pages)
+    q, k, v = (torch.randn(sum(rows), h, dim, device="cuda").bfloat16() for h in (2, 1, 1))
+    k_cache, v_cache = (torch.randn(len(rows) * pages, page, 1, dim, device="cuda").bfloat16() for _ in "kv")
+    lengths = torch.tensor(kept).int().cuda()
+    flash_attention_with_cache(
+        q, k_cache, v_cache, k, v, cache_seqlens=lengths, block_table=table, cu_seqlens_q=offsets
+    )
+
+def masked(dim, rows=330):
+    q, k, v = (torch.randn(1, rows, h, dim, device="cuda").bfloat16() for h in (2, 1, 1))
+    mask = create_block_mask(lambda b, h, i, j: (i + j) % 5 != 2, None, None, rows, rows, device="cuda")
+    flash_attention_with_block_mask(q, k, v, mask)
 
 def run(dim, heads, kv_heads, rows, keys, deterministic, lengths=None, dim_v=None, **options):
     dim_v = dim_v or dim
@@ -25,7 +43,11 @@ def run(dim, heads, kv_heads, rows, keys, deterministic, lengths=None, dim_v=Non
     torch.autograd.backward([out, lse], [dout, torch.ones_like(lse)])
 
 few = sys.argv[1] == "few"
-for dim in (64,) if few else (64, 96, 128, 192, 256):
+for dim in (64, 128, 192) if sys.argv[1] == "keys" else ():
+    for page in (1, 7, 16, 128):
+        cached(dim, page, (150, 1, 18))
+    masked(dim)
+for dim in {"keys": (), "few": (64,), "all": (64, 96, 128, 192, 256)}[sys.argv[1]]:
     for deterministic in (False, True):
         run(dim, 2, 2, 270, 270, deterministic, causal=True)
         if few:
@@ -47,7 +69,9 @@ print("ran")
     [
         ("memcheck", "", "all"),
         ("memcheck", "sm80", "all"),
+        ("memcheck", "", "keys"),
         ("synccheck", "", "all"),
+        ("synccheck", "", "keys"),
         ("synccheck", "sm80", "all"),
         ("racecheck", "", "few"),
         ("racecheck", "sm80", "few"),

@@ -103,13 +103,13 @@ def test_a_constant_row_gives_gelu_of_the_bias(device: torch.device, dtype_name:
 WIDTHS = [
     pytest.param(1, id="one column"),
     pytest.param(8, id="one vector"),
-    pytest.param(31, id="odd"),
+    *(pytest.param(d, id=f"odd: {d}") for d in (31, 33, 1025, 2047, 4097, 16385, 65537)),
+    pytest.param(136, id="17 vectors of 16 bits, packed"),
     pytest.param(264, id="33 vectors of 16 bits: one more than a warp"),
     pytest.param(512, id="a warp, 2 vectors of 16 bits each"),
     pytest.param(768, id="a warp, 3 vectors of 16 bits each"),
     pytest.param(1016, id="a warp, some lanes idle"),
     pytest.param(1536, id="two warps, 3 vectors each"),
-    pytest.param(2047, id="odd, several warps"),
     pytest.param(4100, id="fp32 vectors, 16 bits none"),
     pytest.param(5120, id="5 warps"),
     pytest.param(8192, id="most that the backward holds in registers"),
@@ -307,7 +307,7 @@ def with_both_gradients(function: Any, inputs: tuple[Tensor, ...], dy: Tensor, d
 
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 @pytest.mark.parametrize("dtype_name", ["float32", "float64", "bfloat16", "float16"])
-@pytest.mark.parametrize("d", [1, 37, 512, 768, 1000, 4096, 16384, 20000])
+@pytest.mark.parametrize("d", [1, 37, 512, 768, 1000, 2049, 4096, 16384, 20000])
 def test_residual_against_float64(
     device: torch.device, generator: torch.Generator, d: int, dtype_name: str, approximate: Any, within: Any
 ) -> None:

@@ -126,6 +126,7 @@ def test_no_cost_exceeds_what_it_is_charged_to(
             assert finding.cost_ns <= lines_ns[str(finding.place)], finding
         if finding.per_step_ns is not None:
             assert finding.per_step_ns <= longest_step_ns, finding
-        assert 0 <= finding.gain_ns <= span_ns, finding
-        if finding.gain_per_step_ns is not None:
-            assert finding.gain_per_step_ns <= longest_step_ns, finding
+        assert 0 <= (finding.gain_ns or 0) <= span_ns, finding
+        for per_step_ns in (finding.gain_per_step_ns, finding.at_most_per_step_ns):
+            assert 0 <= (per_step_ns or 0) <= longest_step_ns, finding
+        assert (finding.gain_per_step_ns or 0) <= (finding.at_most_per_step_ns or 0), finding

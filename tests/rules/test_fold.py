@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from profiling_lab.analysis.critical_path.savings import Saving, fewer
 from profiling_lab.rules import Finding, Rule
 from profiling_lab.rules.finding import with_effects
 from profiling_lab.rules.fold import folded
@@ -33,10 +37,10 @@ RULES = {
 }
 
 
-def found(name: str, gain_ns: int, line: int = 0, severity: Any = "high", **more: Any) -> Finding:
+def found(name: str, rank_ns: int, line: int = 0, severity: Any = "high", **more: Any) -> Finding:
     place = Frame("f", "/app/a.py", line) if line else None
-    what = {"rule": name, "cause": name, "gain_ns": gain_ns, "severity": severity} | more
-    return Finding(name, gain_ns, "time", place, (), 1, "do less", **what)
+    what = {"rule": name, "cause": name, "rank_ns": rank_ns, "severity": severity} | more
+    return Finding(name, rank_ns, "time", place, (), 1, "do less", **what)
 
 
 def told(*findings: Finding) -> list[tuple[str, list[str]]]:
@@ -85,16 +89,21 @@ def test_the_cause_that_shares_most_tells_the_symptom() -> None:
 def test_a_generic_cause_yields_at_one_line() -> None:
     (only,) = folded([found("tiny", 90, 3), found("waits", 60, 3, "medium")], RULES)
     assert only.rule == "waits" and [effect.rule for effect in only.effects] == ["tiny"]
-    assert only.gain_ns == 90 and only.severity == "high", "it costs what both are about"
+    assert only.rank_ns == 90 and only.severity == "high", "it costs what both are about"
     assert told(found("tiny", 90, 4), found("waits", 60, 3)) == [("tiny", []), ("waits", [])]
 
 
 def test_savings_of_two_times_at_one_line_are_added() -> None:
-    waits = found("waits", 60, 3, gain_per_step_ns=6)
-    (only,) = folded([found("launches", 90, 3, gain_per_step_ns=9), waits], RULES)
-    assert (only.rule, only.gain_ns, only.gain_per_step_ns) == ("waits", 150, 15)
-    (only,) = folded([found("launches", 90, 3), waits], RULES)
-    assert (only.gain_ns, only.gain_per_step_ns) == (150, None), "of one of them the steps are not known"
+    """And what both remedies take away, but for launches at other lines."""
+    waits = found("waits", 60, 3, saving=Saving(calls=np.array([1])))
+    launches = found("launches", 90, 3, saving=fewer(np.array([7])))
+    (only,) = folded([launches, waits], RULES)
+    assert (only.rule, only.rank_ns) == ("waits", 150)
+    assert (only.saving.calls.tolist(), only.saving.operations.tolist()) == ([1], [7])
+    (only,) = folded([replace(launches, elsewhere=True), waits], RULES)
+    assert (only.rank_ns, only.saving.operations.tolist()) == (150, [])
+    (only,) = folded([replace(launches, saving=None), waits], RULES)
+    assert only.saving.calls.tolist() == [1], "of one of them it is not known"
     assert len(folded([found("launches", 90, 4), waits], RULES)) == 2
 
 
@@ -159,5 +168,5 @@ def test_a_cause_of_all_lines_explains_their_idle_time_wherever_it_is() -> None:
     churn, here = found("churn", 50, 3), found("gap", 80, 9, cause="churn")
     other = found("gap", 20, 4, cause="host_work")
     one, two = folded([churn, here, other], rules)
-    assert (one.rule, one.gain_ns, [effect.rule for effect in one.effects]) == ("churn", 80, ["gap"])
+    assert (one.rule, one.rank_ns, [effect.rule for effect in one.effects]) == ("churn", 80, ["gap"])
     assert two.cause == "host_work"

@@ -49,7 +49,8 @@ def test_a_finding_may_know_what_it_saves_better_than_its_rule(path: Path) -> No
     rule = Rule("casts", "?", (), lambda view: [usual, better], wins_frac=0.5)
     with Trace.open(path) as trace:
         found = run(trace, (rule,)).findings
-    assert [(f.cost_ns, f.gain_ns, f.gain_per_step_ns) for f in found] == [(80, 80, 20), (100, 50, None)]
+    assert [(f.cost_ns, f.rank_ns, f.at_most_per_step_ns) for f in found] == [(80, 80, None), (100, 50, None)]
+    assert {f.gain_ns for f in found} == {None}, "what goes is not known"
 
 
 def test_three_answers(path: Path) -> None:

@@ -36,8 +36,8 @@ def test_a_gap_is_charged_once(judge: Judge) -> None:
     builder.call("cudaDeviceSynchronize_v3020", call_ns=1_000, stack="/app/train.py:31 step").gap(20_000)
     builder.launch("k", 50_000)
     findings = judge(RULE, builder)
-    # The second wait blocks the host for 1 µs, too little to be a finding.
-    assert {f.place.line: f.cost_ns for f in findings} == {30: 34_000}
+    # The second wait blocks the host for 1 µs more; both are the work of one function.
+    assert {f.place.line: f.cost_ns for f in findings} == {30: 35_000}
 
 
 def test_silent_where_waits_cost_nothing(judge: Judge) -> None:

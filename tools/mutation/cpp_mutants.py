@@ -21,7 +21,7 @@ _NOT_ON_CPU = re.compile(
     r"^#\s*ifdef PLAB_HAS_(?:CUDA|SM90A)$.*?^#\s*(?:else|endif)", re.DOTALL | re.MULTILINE
 )
 _FOR_CUDA_TENSORS = re.compile(
-    r"^\w[^\n;]*\b(?:check_in_place|check_int32|forward_with_cache|own_operands|is_tf32)\([^;]*?\{\n.*?^\}",
+    r"^\w[^\n;]*\b(?:check_in_place|check_int32|forward_with_cache|forward_with_mask|run_fwd|own_operands|is_tf32)\([^;]*?\{\n.*?^\}",
     re.DOTALL | re.MULTILINE,
 )
 _NO_CODE = re.compile(r"^\s*(?:using|static_assert|template|requires|namespace|extern)\b[^;{]*", re.MULTILINE)

@@ -8,6 +8,13 @@
 // "cp.reduce.async.bulk".
 namespace plab::cuda::ptx {
 
+// Whether the GPU that is compiled for has them.
+#if __CUDA_ARCH__ >= 900
+constexpr bool kHasBulkCopies = true;
+#else
+constexpr bool kHasBulkCopies = false;
+#endif
+
 // Into shared memory; completes on a barrier that expects the bytes.
 __device__ __forceinline__ void bulk_load(uint32_t smem, const void* global, uint32_t bytes,
                                           uint32_t barrier) {

@@ -11,6 +11,13 @@ __device__ __forceinline__ void cp_async_cg(void* shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(global) : "memory");
 }
 
+/// The same, but reads only the first `bytes` of them and fills up with zeros.
+__device__ __forceinline__ void cp_async_cg_part(void* shared, const void* global, unsigned bytes) {
+  const unsigned target = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(global), "r"(bytes)
+               : "memory");
+}
+
 /// The copies started since the last commit become one group; without any, an empty one.
 __device__ __forceinline__ void cp_async_commit_group() {
   asm volatile("cp.async.commit_group;" ::: "memory");

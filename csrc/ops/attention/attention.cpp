@@ -130,6 +130,7 @@ Checked check(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalT
   p.window_right = std::min(right, kMostRows);
   p.scale = scale;
   p.softcap = softcap;
+  p.stale_keys = c.varlen;
   return c;
 }
 
@@ -160,6 +161,18 @@ RowLayout row_layout(const Checked& c) {
                   : RowLayout{c.problem.heads * c.problem.q_len, c.problem.q_len};
 }
 
+#ifdef PLAB_HAS_CUDA
+void run_fwd(const attention::FwdPlan& plan, FwdParams& params, torch_abi::Device device,
+             cudaStream_t stream) {
+  OptionalTensor counter;
+  if (plan.workspace.tile_counter) {
+    counter = empty(std::array{int64_t{1}}, Dtype::kInt32, device);
+    params.tile_counter = counter->mutable_data<int32_t>();
+  }
+  plan.run(params, stream);
+}
+#endif
+
 std::tuple<Tensor, Tensor> forward(const Tensor& q, const Tensor& k, const Tensor& v,
                                    const OptionalTensor& sink, const OptionalTensor& cu_q,
                                    const OptionalTensor& cu_k, double scale, int64_t left, int64_t right,
@@ -184,13 +197,7 @@ std::tuple<Tensor, Tensor> forward(const Tensor& q, const Tensor& k, const Tenso
   } else {
 #ifdef PLAB_HAS_CUDA
     const CudaScope scope(q);
-    const attention::FwdPlan plan = attention::plan_fwd(params);
-    OptionalTensor counter;
-    if (plan.workspace.tile_counter) {
-      counter = empty(std::array{int64_t{1}}, Dtype::kInt32, q.device());
-      params.tile_counter = counter->mutable_data<int32_t>();
-    }
-    plan.run(params, scope.stream());
+    run_fwd(attention::plan_fwd(params), params, q.device(), scope.stream());
 #endif
   }
   return {std::move(out), std::move(lse)};
@@ -276,25 +283,26 @@ void check_in_place(const char* name, const Tensor& tensor) {
       "and a 16-byte address");
 }
 
-void check_int32(const Tensor& q, const char* name, const Tensor& tensor, int64_t dims) {
+void check_int32(const Tensor& q, const char* name, const Tensor& tensor, int64_t dims, int64_t batch) {
   PLAB_CHECK(tensor.dtype() == Dtype::kInt32, kCacheOp, ": ", name, " has dtype ",
              torch_abi::name(tensor.dtype()), ", expected int32");
   PLAB_CHECK(tensor.device() == q.device(), kCacheOp, ": ", name, " is on ", torch_abi::name(tensor.device()),
              " but q is on ", torch_abi::name(q.device()));
-  PLAB_CHECK(tensor.dim() == dims && tensor.size(0) == q.size(0) && tensor.is_contiguous(), kCacheOp, ": ",
-             name, " has shape ", torch_abi::text(tensor.sizes()), ", expected a contiguous ",
-             dims == 1 ? "(batch)" : "(batch, pages)", " with batch ", q.size(0));
+  PLAB_CHECK(tensor.dim() == dims && tensor.size(0) == batch && tensor.is_contiguous(), kCacheOp, ": ", name,
+             " has shape ", torch_abi::text(tensor.sizes()), ", expected a contiguous ",
+             dims == 1 ? "(batch)" : "(batch, pages)", " with batch ", batch);
 }
 
-// Checks what kernels rely on; shapes in words of the public function are checked there.
+// Checks what kernels rely on; shapes in words of the public function are checked there. With cu_seqlens_q, q is (rows
+// of all sequences, heads, head_dim), and k and v have its rows.
 std::tuple<Tensor, Tensor> forward_with_cache(const Tensor& q, const Tensor& k_cache, const Tensor& v_cache,
                                               const Tensor& lengths, const OptionalTensor& pages,
                                               const OptionalTensor& k, const OptionalTensor& v,
-                                              const OptionalTensor& sink, double scale, int64_t left,
-                                              int64_t right, double softcap) {
+                                              const OptionalTensor& cu_q, const OptionalTensor& sink,
+                                              double scale, int64_t left, int64_t right, double softcap) {
   torch_abi::check_alike(kCacheOp, {{"q", q}, {"k_cache", k_cache}, {"v_cache", v_cache}});
   PLAB_CHECK(q.device().is_cuda(), kCacheOp, ": this op needs CUDA tensors");
-  Checked c = check(q, q, q, sink, std::nullopt, std::nullopt, scale, left, right, softcap);
+  Checked c = check(q, q, q, sink, cu_q, cu_q, scale, left, right, softcap);
   Problem& p = c.problem;
   PLAB_CHECK(k_cache.dim() == 4 && k_cache.size(3) == p.head_dim &&
                  std::ranges::equal(k_cache.sizes(), v_cache.sizes()),
@@ -304,50 +312,110 @@ std::tuple<Tensor, Tensor> forward_with_cache(const Tensor& q, const Tensor& k_c
   const int64_t kv_heads = k_cache.size(2), rows = k_cache.size(1), many = pages ? pages->size(-1) : 1;
   PLAB_CHECK(kv_heads > 0 && p.heads % kv_heads == 0, kCacheOp, ": q has ", p.heads,
              " heads, not a multiple of the ", kv_heads, " heads of k_cache");
-  check_int32(q, "cache_seqlens", lengths, 1);
-  if (pages) check_int32(q, "block_table", *pages, 2);
+  check_int32(q, "cache_seqlens", lengths, 1, p.batch);
+  if (pages) check_int32(q, "block_table", *pages, 2, p.batch);
   PLAB_CHECK(pages || k_cache.size(0) == p.batch, kCacheOp, ": k_cache has batch ", k_cache.size(0),
              " but q has ", p.batch);
-  PLAB_CHECK(rows * many < int64_t{1} << 30, kCacheOp, ": room for ", rows * many,
+  constexpr int64_t kMostKeys = int64_t{1} << 30;
+  PLAB_CHECK(rows * many < kMostKeys, kCacheOp, ": room for ", rows * many,
              " keys, expected fewer than 2^30");
+  PLAB_CHECK(k_cache.size(0) < int64_t{1} << 31, kCacheOp, ": ", k_cache.size(0),
+             " pages, expected fewer than 2^31");
   PLAB_CHECK(k.has_value() == v.has_value(), kCacheOp, ": k and v are given together or not at all");
   check_in_place("k_cache", k_cache);
   check_in_place("v_cache", v_cache);
   p.kv_heads = static_cast<int>(kv_heads);
-  p.k_len = rows * many;
+  p.k_len = rows * many * (c.varlen ? p.batch : 1);
+  p.stale_keys = true;
   Tensor out = torch_abi::empty_like(q);
-  Tensor lse = empty(std::array{q.size(0), q.size(2), q.size(1)}, c.statistics, q.device());
+  Tensor lse = c.varlen ? empty(std::array{q.size(1), q.size(0)}, c.statistics, q.device())
+                        : empty(std::array{q.size(0), q.size(2), q.size(1)}, c.statistics, q.device());
   attention::KeyCache cache{};
   cache.lengths = lengths.data<int32_t>();
+  cache.page_count = static_cast<int>(k_cache.size(0));
   cache.page_size = static_cast<int>(rows), cache.capacity = static_cast<int>(rows * many);
   if (pages) cache.pages = pages->data<int32_t>(), cache.pages_stride = many;
   OptionalTensor new_k, new_v;
   if (k) {
     torch_abi::check_alike(kCacheOp, {{"q", q}, {"k", *k}, {"v", *v}});
-    PLAB_CHECK(k->dim() == 4 && k->size(0) == p.batch && k->size(2) == kv_heads && k->size(3) == p.head_dim &&
-                   std::ranges::equal(k->sizes(), v->sizes()),
+    const size_t at = k->sizes().size() - 2;  // of the heads
+    PLAB_CHECK(k->dim() == q.dim() && k->size(0) == q.size(0) && k->size(at) == kv_heads &&
+                   k->size(at + 1) == p.head_dim && std::ranges::equal(k->sizes(), v->sizes()),
                kCacheOp, ": k has shape ", torch_abi::text(k->sizes()), " and v ",
-               torch_abi::text(v->sizes()), ", expected (", p.batch, ", rows, ", kv_heads, ", ", p.head_dim,
-               ")");
-    PLAB_CHECK(k->size(1) <= cache.capacity, kCacheOp, ": k has ", k->size(1), " rows, room is for ",
-               cache.capacity);
+               torch_abi::text(v->sizes()), ", expected (", q.size(0), c.varlen ? ", " : ", rows, ", kv_heads,
+               ", ", p.head_dim, ")");
+    PLAB_CHECK(c.varlen || k->size(1) <= cache.capacity, kCacheOp, ": k has ", k->size(1),
+               " rows, room is for ", cache.capacity);
     new_k = readable(*k, true), new_v = readable(*v, true);
-    cache.new_rows = static_cast<int>(k->size(1));
-    cache.new_k = view_of(*new_k, false), cache.new_v = view_of(*new_v, false);
+    cache.new_rows = c.varlen ? attention::KeyCache::kAsQueries : static_cast<int>(k->size(1));
+    cache.new_k = view_of(*new_k, c.varlen), cache.new_v = view_of(*new_v, c.varlen);
   }
-  if (p.batch == 0 || p.heads == 0) return {std::move(out), std::move(lse)};
+  if (p.batch == 0 || p.heads == 0 || (c.varlen && p.q_len == 0)) return {std::move(out), std::move(lse)};
   PLAB_CHECK(p.q_len > 0, kCacheOp, ": q has no rows");
 #ifdef PLAB_HAS_CUDA
   const Tensor q_ready = readable(q, true);
-  const FwdParams params{p,
-                         view_of(q_ready, false),
-                         view_of(k_cache, false),
-                         view_of(v_cache, false),
-                         view_of(out, false),
-                         lse.mutable_data(),
-                         row_layout(c)};
+  FwdParams params{p,
+                   view_of(q_ready, c.varlen),
+                   view_of(k_cache, false),
+                   view_of(v_cache, false),
+                   view_of(out, c.varlen),
+                   lse.mutable_data(),
+                   row_layout(c)};
+  params.cache = cache;
   const CudaScope scope(q);
-  attention::fwd_with_cache(params, cache, scope.stream());
+  run_fwd(attention::plan_fwd_with_cache(params), params, q.device(), scope.stream());
+#endif
+  return {std::move(out), std::move(lse)};
+}
+
+// The forward under a block mask: tensors as profiling_lab.ops._attention_blocks makes them.
+std::tuple<Tensor, Tensor> forward_with_mask(const Tensor& q, const Tensor& k, const Tensor& v,
+                                             const OptionalTensor& sink, const Tensor& counts,
+                                             const Tensor& blocks, const Tensor& bits, double scale,
+                                             double softcap) {
+  Checked c = check(q, k, v, sink, std::nullopt, std::nullopt, scale, -1, -1, softcap);
+  Problem& p = c.problem;
+  PLAB_CHECK(c.cuda, kOp, ": the kernel for block masks needs CUDA tensors");
+  for (const Named& one : {Named{"counts", counts}, {"blocks", blocks}, {"bits", bits}})
+    PLAB_CHECK(one.tensor.device() == q.device() && one.tensor.dtype() == Dtype::kInt32 &&
+                   one.tensor.is_contiguous(),
+               kOp, ": the block mask's ", one.name, " are not contiguous int32 on q's device");
+  constexpr int kWords = attention::BlockMask::kKeys / 32;
+  PLAB_CHECK(bits.dim() == 3 && bits.size(1) == attention::BlockMask::kRows && bits.size(2) == kWords, kOp,
+             ": the block mask's bits have shape ", torch_abi::text(bits.sizes()));
+  PLAB_CHECK(counts.dim() == 3 && blocks.dim() == 5 && blocks.size(3) >= 1 && blocks.size(4) == 4 &&
+                 std::ranges::equal(blocks.sizes().first(3), counts.sizes()),
+             kOp, ": the block mask's blocks have shape ", torch_abi::text(blocks.sizes()), " and counts ",
+             torch_abi::text(counts.sizes()));
+  const int64_t tile_rows = attention::mask_tile_rows(p.widest());
+  const int64_t tiles = (p.q_len + tile_rows - 1) / tile_rows;
+  const auto fits = [](int64_t given, int64_t here) { return given == 1 || given == here; };
+  PLAB_CHECK(fits(counts.size(0), p.batch) && fits(counts.size(1), p.heads) && counts.size(2) == tiles, kOp,
+             ": the block mask is of (", counts.size(0), ", ", counts.size(1), ", ", counts.size(2),
+             ") batches, heads and tiles, expected 1 or ", p.batch, ", 1 or ", p.heads, ", and ", tiles);
+  PLAB_CHECK(blocks.numel() / 4 < int64_t{1} << 31, kOp, ": the block mask names ", blocks.numel() / 4,
+             " blocks, expected fewer than 2^31");
+  Tensor out = empty(std::array{q.size(0), q.size(1), q.size(2), v.size(3)}, q.dtype(), q.device());
+  Tensor lse = empty(std::array{q.size(0), q.size(2), q.size(1)}, c.statistics, q.device());
+  if (out.numel() == 0) return {std::move(out), std::move(lse)};
+  PLAB_CHECK(p.k_len > 0, kOp, ": a block mask over no keys");
+#ifdef PLAB_HAS_CUDA
+  const Tensor q_ready = readable(q, true), k_ready = readable(k, true), v_ready = readable(v, true);
+  FwdParams params{p,
+                   view_of(q_ready, false),
+                   view_of(k_ready, false),
+                   view_of(v_ready, false),
+                   view_of(out, false),
+                   lse.mutable_data(),
+                   row_layout(c)};
+  params.cache.page_count = p.batch;
+  params.cache.page_size = params.cache.capacity = static_cast<int>(p.k_len);
+  const auto stride = [](int64_t given, int64_t step) { return given == 1 ? 0 : static_cast<int>(step); };
+  params.mask = {counts.data<int32_t>(),        blocks.data<attention::BlockMask::Block>(),
+                 bits.data<uint32_t>(),         stride(counts.size(0), counts.size(1) * tiles),
+                 stride(counts.size(1), tiles), static_cast<int>(blocks.size(3))};
+  const CudaScope scope(q);
+  run_fwd(attention::plan_fwd_with_mask(params), params, q.device(), scope.stream());
 #endif
   return {std::move(out), std::move(lse)};
 }
@@ -367,9 +435,12 @@ std::span<const OpDef> attention_ops() {
        "bool deterministic) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dsink)",
        &Box<&backward>::call},
       {"cached_attention(Tensor q, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor cache_seqlens, "
-       "Tensor? block_table, Tensor? k, Tensor? v, Tensor? sink, float scale, int window_left, "
-       "int window_right, float softcap) -> (Tensor out, Tensor lse)",
+       "Tensor? block_table, Tensor? k, Tensor? v, Tensor? cu_seqlens_q, Tensor? sink, float scale, "
+       "int window_left, int window_right, float softcap) -> (Tensor out, Tensor lse)",
        &Box<&forward_with_cache>::call},
+      {"attention_fwd_blocks(Tensor q, Tensor k, Tensor v, Tensor? sink, Tensor counts, "
+       "Tensor blocks, Tensor bits, float scale, float softcap) -> (Tensor out, Tensor lse)",
+       &Box<&forward_with_mask>::call},
   };
   return kOps;
 }

@@ -36,6 +36,8 @@ struct Problem {
   int64_t window_left, window_right;  // negative: unbounded
   double scale, softcap;              // softcap 0: off
   const void* sink;                   // null, or one logit per head, of LSE's type
+  // Rows behind a sequence's last key exist and may hold anything: with offsets, and in a cache.
+  bool stale_keys = false;
 
   // The columns that a kernel for both must have.
   constexpr int widest() const { return head_dim > head_dim_v ? head_dim : head_dim_v; }
@@ -46,23 +48,42 @@ struct RowLayout {
   int64_t batch, head;
 };
 
+// A cache of keys, for flash_attention_with_cache: FwdParams' k and v are then the cache, their lengths are data.
+// Its rows lie in pages, in any order, or one behind the other for each sequence. Problem::k_len is what the
+// sequences have room for; with cu_seqlens_q, cu_seqlens_k is the same pointer and says nothing.
+struct KeyCache {
+  const int32_t* lengths;  // (batch): keys in the cache before this call; null: k_len each
+  const int32_t* pages;  // null, or (batch, pages of a sequence): numbers of pages; View::batch strides pages
+  int64_t pages_stride;
+  int page_count, page_size;  // without pages: sequences, and the room of each
+  int capacity;               // keys that a sequence has room for
+  int new_rows;       // keys that this call adds to each sequence; kAsQueries: as many as it has query rows
+  View new_k, new_v;  // (batch, new_rows, kv_heads, head_dim); with cu_seqlens_q (rows, kv_heads, head_dim)
+  static constexpr int kAsQueries = -1;
+};
+
+// Which keys a tile of queries sees, in blocks of 128: a list of those in which it sees any, at least one. For each 64
+// of the tile's rows a block is seen whole (kAll), not at all (kNone), or as `bits` say, which begin with that number.
+struct BlockMask {
+  struct Block {
+    int32_t number, parts[3];
+  };
+  static constexpr int kKeys = 128, kRows = 64, kAll = -1, kNone = -2;
+  const int32_t* counts;          // (batch, heads, tiles); null: no such mask
+  const Block* blocks;            // (batch, heads, tiles, most)
+  const uint32_t* bits;           // (parts, kRows, kKeys / 32)
+  int batch_stride, head_stride;  // in tiles; 0 where all of them see the same
+  int most;
+};
+
 struct FwdParams {
   Problem problem;
   View q, k, v, out;
   void* lse;  // double where the tensors are, float otherwise
   RowLayout rows;
   int32_t* tile_counter = nullptr;  // workspace, CUDA only: the tile scheduler's next tile, or null
-};
-
-// A cache of keys, for flash_attention_with_cache: FwdParams' k and v are then the cache, their lengths are data.
-// Its rows lie in pages, in any order, or one behind the other for each sequence.
-struct KeyCache {
-  const int32_t* lengths;  // (batch): keys in the cache, those that this call adds not counted
-  const int32_t* pages;  // null, or (batch, pages of a sequence): numbers of pages; View::batch strides pages
-  int64_t pages_stride;
-  int page_size, capacity;  // rows of a page; keys that a sequence has room for
-  int new_rows;             // keys that this call adds
-  View new_k, new_v;        // (batch, new_rows, kv_heads, head_dim)
+  KeyCache cache{};
+  BlockMask mask{};
 };
 
 struct BwdParams {
@@ -88,8 +109,12 @@ using BwdPlan = Plan<BwdParams>;
 FwdPlan plan_fwd(const FwdParams& params);
 BwdPlan plan_bwd(const BwdParams& params);
 
-// Launches the forward whose keys are in a cache; compute capability 9.0. params.k and params.v are the cache and
-// may be written; problem.k_len is the room for a sequence's keys.
-void fwd_with_cache(const FwdParams& params, const KeyCache& cache, cudaStream_t stream);
+// The forward whose keys are in params.cache; compute capability 9.0. params.k and params.v may be written.
+FwdPlan plan_fwd_with_cache(const FwdParams& params);
+
+// The forward under params.mask, whose tiles have mask_tile_rows(head_dim) rows; compute capability 9.0. The keys are
+// told as a cache without lengths and pages. No windows, no cu_seqlens.
+FwdPlan plan_fwd_with_mask(const FwdParams& params);
+constexpr int mask_tile_rows(int head_dim) { return head_dim <= 64 ? 192 : 128; }
 
 }  // namespace plab::ops::attention

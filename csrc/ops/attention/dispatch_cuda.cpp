@@ -62,11 +62,23 @@ FwdPlan plan_fwd(const FwdParams& params) {
   return plan;
 }
 
-void fwd_with_cache(const FwdParams& params, const KeyCache& cache, cudaStream_t stream) {
+FwdPlan plan_fwd_with_cache(const FwdParams& params) {
 #ifdef PLAB_HAS_SM90A
-  if (has_sm90_path()) return sm90::decode_with_cache(params, cache, stream);
+  if (has_sm90_path()) return sm90::plan_fwd_with_cache(params);
 #endif
   cuda::fail("flash_attention_with_cache's kernel needs a GPU of compute capability 9.0, and a build for it");
+}
+
+FwdPlan plan_fwd_with_mask(const FwdParams& params) {
+  FwdPlan plan = plan_tails(params);
+#ifdef PLAB_HAS_SM90A
+  if (has_sm90_path()) {
+    plan.append(sm90::plan_fwd_cached(params.problem));
+    return plan;
+  }
+#endif
+  cuda::fail(
+      "flash_attention's kernel for block masks needs a GPU of compute capability 9.0, and a build for it");
 }
 
 BwdPlan plan_bwd(const BwdParams& params) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <climits>
 #include <cstddef>
 #include <cstdint>
 
@@ -19,6 +20,8 @@ struct TileGrid {
   int groups;       // heads x batch; with cu_seqlens heads
   int section;      // groups that run concurrently, so that what they share stays in L2
   bool last_first;  // hand out the last tiles first: under a causal mask the longest work must not start last
+  // With cu_seqlens: only sequences with more than `above` and at most `upto` rows have tiles.
+  int above = 0, upto = INT_MAX;
 };
 
 // How a persistent backward kernel takes its key tiles.

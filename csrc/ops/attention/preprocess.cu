@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "cuda/ptx/dependent_launch.cuh"
 #include "cuda/vec.cuh"
+#include "ops/attention/key_cache.cuh"
 #include "ops/attention/plan.cuh"
 #include "ops/attention/preprocess.cuh"
 #include "ops/attention/softmax.cuh"
@@ -18,6 +20,7 @@ constexpr int kThreads = 128;
 template <class Element, int kLanes>
 __global__ void __launch_bounds__(kThreads)
     row_statistics_kernel(const __grid_constant__ BwdParams p, int64_t count) {
+  ptx::launch_dependents();
   const int64_t index = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kLanes;
   const int lane = int(threadIdx.x) % kLanes;
   if (index >= count) return;
@@ -80,7 +83,8 @@ __global__ void __launch_bounds__(kThreads)
   clear_tail(view, *end, rows, heads, dim);
 }
 
-__global__ void __launch_bounds__(kThreads) fwd_prepare_kernel(const __grid_constant__ FwdParams p) {
+// The same of the forward's results, and their LSE becomes -inf.
+__device__ void clear_results(const FwdParams& p) {
   const Problem& problem = p.problem;
   const int heads = problem.heads;
   const int64_t first = problem.cu_seqlens_q[problem.batch], count = (problem.q_len - first) * heads;
@@ -88,7 +92,15 @@ __global__ void __launch_bounds__(kThreads) fwd_prepare_kernel(const __grid_cons
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count;
        i += int64_t{gridDim.x} * kThreads)
     static_cast<float*>(p.lse)[i % heads * p.rows.head + first + i / heads] = -INFINITY;
-  if (blockIdx.x == 0 && threadIdx.x == 0) *p.tile_counter = 0;
+}
+
+// What the forward finds done: rows that no sequence owns, new keys in the cache, the tile counter.
+__global__ void __launch_bounds__(kThreads) fwd_prepare_kernel(const __grid_constant__ FwdParams p) {
+  ptx::launch_dependents();  // the forward waits for this kernel's end where it counts or reads the cache
+  if (p.problem.cu_seqlens_q != nullptr) clear_results(p);
+  if (p.cache.new_k.data != nullptr)
+    append_keys(p, int64_t{blockIdx.x} * kThreads + threadIdx.x, int64_t{gridDim.x} * kThreads);
+  if (p.tile_counter != nullptr && blockIdx.x == 0 && threadIdx.x == 0) *p.tile_counter = 0;
 }
 
 constexpr int kTailBlocks = 64;
@@ -142,10 +154,15 @@ BwdPlan plan_row_statistics(const BwdParams& params) {
 }
 
 FwdPlan plan_tails(const FwdParams& params) {
+  const Problem& p = params.problem;
   FwdPlan plan;
-  if (params.problem.cu_seqlens_q == nullptr) return plan;
-  plan.workspace.tile_counter = true;
-  plan.add({launch_fwd_tail, kTailBlocks, kThreads, 0});
+  if (p.cu_seqlens_q == nullptr && params.cache.lengths == nullptr && params.mask.counts == nullptr)
+    return plan;
+  plan.workspace.tile_counter = p.cu_seqlens_q != nullptr;
+  const int64_t pieces = added_rows(params) * p.kv_heads * (p.head_dim / 8);
+  const int64_t blocks =
+      cuda::smaller<int64_t>(cuda::ceil_div<int64_t>(pieces, kThreads), 16 * cuda::sm_count());
+  plan.add({launch_fwd_tail, cuda::larger<int64_t>(blocks, kTailBlocks), kThreads, 0});
   return plan;
 }
 

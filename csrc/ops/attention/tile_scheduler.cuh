@@ -28,6 +28,33 @@ inline TileGrid make_tile_grid(const Problem& p, bool own_queries, int tile_rows
 
 inline int64_t blocks(const TileGrid& grid) { return int64_t{grid.tiles} * grid.groups; }
 
+__device__ __forceinline__ int tiles_of(const TileGrid& grid, int rows) {
+  return rows > grid.above && rows <= grid.upto ? (rows + grid.tile_rows - 1) / grid.tile_rows : 0;
+}
+
+// The sequence that holds tile `number` of all, or -1, where sequence b has count(b) of them. `number` becomes that
+// of the tile within its sequence. Called by whole warps, which look at 32 sequences at a time.
+template <class Count>
+__device__ __forceinline__ int find_sequence(int batch, int& number, Count&& count) {
+  const int lane = int(threadIdx.x & 31);
+  for (int base = 0; base < batch; base += 32) {
+    const int own = base + lane < batch ? count(base + lane) : 0;
+    int upto = own;
+    for (int step = 1; step < 32; step *= 2) {
+      const int before = __shfl_up_sync(~0u, upto, step);
+      if (lane >= step) upto += before;
+    }
+    const uint32_t holds = __ballot_sync(~0u, upto > number);
+    if (holds) {
+      const int owner = __ffs(int(holds)) - 1;
+      number -= __shfl_sync(~0u, upto - own, owner);
+      return base + owner;
+    }
+    number -= __shfl_sync(~0u, upto, 31);
+  }
+  return -1;
+}
+
 struct Tile {
   int batch, head;       // batch indexes views (0 with cu_seqlens); head counts on the axis the block owns
   int row;               // first row of the tile within its sequence
@@ -57,34 +84,18 @@ __device__ __forceinline__ Tile find_tile(const Problem& p, const TileGrid& grid
     tile.valid = true;
     return tile;
   }
-  // Counts the tiles of the preceding sequences, 32 sequences at a time.
   const int32_t* cu = own_queries ? p.cu_seqlens_q : p.cu_seqlens_k;
-  const int lane = int(threadIdx.x & 31);
   tile.head = group;
-  for (int base = 0; base < p.batch; base += 32) {
-    const int b = base + lane;
-    const int count = b < p.batch ? (cu[b + 1] - cu[b] + grid.tile_rows - 1) / grid.tile_rows : 0;
-    int upto = count;
-    for (int step = 1; step < 32; step *= 2) {
-      const int before = __shfl_up_sync(~0u, upto, step);
-      if (lane >= step) upto += before;
-    }
-    const uint32_t holds = __ballot_sync(~0u, upto > number);
-    if (holds) {
-      const int owner = __ffs(int(holds)) - 1;
-      number -= __shfl_sync(~0u, upto - count, owner);
-      const int sequence = base + owner;
-      tile.sequence = sequence;
-      tile.row = number * grid.tile_rows;
-      tile.q_row = p.cu_seqlens_q[sequence];
-      tile.k_row = p.cu_seqlens_k[sequence];
-      tile.q_len = p.cu_seqlens_q[sequence + 1] - p.cu_seqlens_q[sequence];
-      tile.k_len = p.cu_seqlens_k[sequence + 1] - p.cu_seqlens_k[sequence];
-      tile.valid = true;
-      return tile;
-    }
-    number -= __shfl_sync(~0u, upto, 31);
-  }
+  const int sequence =
+      find_sequence(p.batch, number, [&](int b) { return tiles_of(grid, cu[b + 1] - cu[b]); });
+  if (sequence < 0) return tile;
+  tile.sequence = sequence;
+  tile.row = number * grid.tile_rows;
+  tile.q_row = p.cu_seqlens_q[sequence];
+  tile.k_row = p.cu_seqlens_k[sequence];
+  tile.q_len = p.cu_seqlens_q[sequence + 1] - p.cu_seqlens_q[sequence];
+  tile.k_len = p.cu_seqlens_k[sequence + 1] - p.cu_seqlens_k[sequence];
+  tile.valid = true;
   return tile;
 }
 

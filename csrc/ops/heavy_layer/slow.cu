@@ -19,10 +19,10 @@ namespace plab::ops {
 
 namespace {
 
-// The two parameters. The time is proportional to 1 / kThreads, because the kernel is bound by latency.
+// The two parameters. The time is proportional to 1 / kSlowThreads, because the kernel is bound by latency.
 // kColumnStride is the distance between the columns of neighbouring threads: 1 would be coalesced, 32 touches 16
 // cache lines per load at d = 512.
-constexpr int kThreads = 128;
+constexpr int kSlowThreads = 128;
 constexpr int kColumnStride = 32;
 
 // Sums are computed in spans, so rounding errors do not accumulate over d: the kernel is slow, not wrong.
@@ -31,7 +31,7 @@ constexpr int kSpan = 32;
 template <class Element>
 __device__ void row_times_matrix(const float* in, const Element* __restrict__ w, float* out, int d) {
   const int bands = (d + kColumnStride - 1) / kColumnStride;
-  for (int i = static_cast<int>(threadIdx.x); i < bands * kColumnStride; i += kThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < bands * kColumnStride; i += kSlowThreads) {
     // DEFECT(2): uncoalesced. Neighbouring threads read columns kColumnStride apart, so one load of a warp
     // touches 16 cache lines where one would do.
     const int column = (i % bands) * kColumnStride + i / bands;
@@ -53,9 +53,9 @@ __device__ void row_times_matrix(const float* in, const Element* __restrict__ w,
 }
 
 template <class Element>
-__global__ void __launch_bounds__(kThreads) heavy_layer_slow_kernel(const HeavyLayerSlowParams p) {
+__global__ void __launch_bounds__(kSlowThreads) heavy_layer_slow_kernel(const HeavyLayerSlowParams p) {
   // DEFECT(4): shared memory for the widest row there may ever be, whatever d is. 48 KB a block let only four
-  // blocks of kThreads threads onto an SM, so few warps are there to hide the latency of DEFECT(3).
+  // blocks of kSlowThreads threads onto an SM, so few warps are there to hide the latency of DEFECT(3).
   __shared__ float buffer[2][kSlowMaxWidth];
   // DEFECT(1): one row per block. All three matrices are read again for every row: no tile of rows shares
   // them.
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kThreads) heavy_layer_slow_kernel(const HeavyL
   const Element* b = static_cast<const Element*>(p.b);
   Element* y = static_cast<Element*>(p.y) + row * d;
 
-  for (int i = static_cast<int>(threadIdx.x); i < d; i += kThreads) buffer[0][i] = cuda::to_float(x[i]);
+  for (int i = static_cast<int>(threadIdx.x); i < d; i += kSlowThreads) buffer[0][i] = cuda::to_float(x[i]);
   __syncthreads();
   // DEFECT(5): scalar multiply-adds. The tensor cores, which are made for matrix multiplication, are not used
   // in any precision.
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kThreads) heavy_layer_slow_kernel(const HeavyL
   __syncthreads();
   row_times_matrix(buffer[0], static_cast<const Element*>(p.w3), buffer[1], d);
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < d; i += kThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < d; i += kSlowThreads) {
     y[i] = cuda::from_float<Element>(tanhf(buffer[1][i] + cuda::to_float(b[i])));
   }
 }
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kThreads) heavy_layer_slow_kernel(const HeavyL
 void launch_heavy_layer_slow(const HeavyLayerSlowParams& params, cudaStream_t stream) {
   dispatch_device(params.type, [&](auto tag) {
     using Element = typename decltype(tag)::type;
-    heavy_layer_slow_kernel<Element><<<static_cast<unsigned>(params.rows), kThreads, 0, stream>>>(params);
+    heavy_layer_slow_kernel<Element><<<static_cast<unsigned>(params.rows), kSlowThreads, 0, stream>>>(params);
     PLAB_CHECK_LAUNCH();
   });
 }

@@ -16,7 +16,7 @@ namespace plab::ops {
 
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / 32;
+constexpr int kSquareThreads = 256, kWarps = kSquareThreads / 32;
 constexpr int kRows = 64, kColumns = 32, kDepth = 64;         // of a tile, and of a stage
 constexpr int kLanesDown = 8, kLanesAcross = 4, kVector = 4;  // a warp's lanes; floats in 16 bytes
 constexpr int kStageFloats = (kRows + kColumns) * kDepth, kTileFloats = kRows * kColumns;
@@ -65,7 +65,7 @@ class Share {
   }
 
  private:
-  static constexpr int kVectors = kSize * kDepth / kVector / kThreads;
+  static constexpr int kVectors = kSize * kDepth / kVector / kSquareThreads;
   struct Place {
     int position, depth;
   };
@@ -76,7 +76,7 @@ class Share {
       const int piece = i * kWarps + thread / 32;
       return {piece % (kSize / 8) * 8 + thread % 32 / 4, (piece / (kSize / 8) * 4 + thread % 4) * kVector};
     } else {
-      const int vector = i * kThreads + thread;
+      const int vector = i * kSquareThreads + thread;
       return {vector % (kSize / kVector) * kVector, vector / (kSize / kVector)};
     }
   }
@@ -88,7 +88,7 @@ class Share {
   float4 vectors_[kVectors];
 };
 
-__global__ void __launch_bounds__(kThreads) square_product_kernel(const SquareProductParams p) {
+__global__ void __launch_bounds__(kSquareThreads) square_product_kernel(const SquareProductParams p) {
   extern __shared__ float shared[];
   using A = Share<true, kRows>;
   using B = Share<false, kColumns>;
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kThreads) square_product_kernel(const SquarePr
     }
   }
   __syncthreads();
-  for (int at = static_cast<int>(threadIdx.x) * kVector; at < kTileFloats; at += kThreads * kVector) {
+  for (int at = static_cast<int>(threadIdx.x) * kVector; at < kTileFloats; at += kSquareThreads * kVector) {
     float4 total = *reinterpret_cast<const float4*>(shared + at);
 #pragma unroll
     for (int w = 1; w < kWarps; ++w) {
@@ -165,7 +165,7 @@ bool fits_square_product(int64_t d) {  // beyond a wave of tiles cuBLAS is faste
 void launch_square_product(const SquareProductParams& params, cudaStream_t stream) {
   const auto kernel = square_product_kernel;
   PLAB_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
-  kernel<<<static_cast<unsigned>(tiles_of(params.d)), kThreads, kSharedBytes, stream>>>(params);
+  kernel<<<static_cast<unsigned>(tiles_of(params.d)), kSquareThreads, kSharedBytes, stream>>>(params);
   PLAB_CHECK_LAUNCH();
 }
 

@@ -67,6 +67,17 @@ struct RowOrder {
   bool interleaved;      // group g has rows g, g + groups, ... instead of consecutive rows
   int64_t groups_ahead;  // the group that starts next is likely to be this number of groups ahead
   float inverse_cols;
+  int vecs_of_thread;  // that are used, of shifted rows (portable/load.cuh)
+};
+
+/// How rows are packed into steps (portable/packed.cuh).
+struct Packing {
+  int cols;
+  int rows_per_bundle, vecs_per_bundle;  // the fewest rows that begin and end at 16 bytes, and their vectors
+  int rows;                              // of a step: whole bundles, at most as many as a block has threads
+  int lanes_per_row_log2;                // of a warp, that add up a row's sums
+  float inverse_cols;
+  int64_t steps;  // of the matrix
 };
 
 /// A CUDA launch, planned before anything runs.
@@ -76,9 +87,10 @@ struct Plan {
   int threads = 0;  // of a block
   int shared_bytes = 0;
   int cluster = 0;  // blocks of a cluster; 0: the kernel uses no clusters
-  /// The kernel's argument after the params: the order of its rows, 1 / cols alone, or none.
+  /// The kernel's argument after the params. kInverseCols: order.inverse_cols alone.
+  enum class Argument { kOrder, kInverseCols, kPacking } argument = Argument::kOrder;
   RowOrder order{};
-  bool takes_order = true;
+  Packing packing{};
   int64_t workspace_rows = 0;  // what BackwardParams::partial must have
 };
 

@@ -22,12 +22,15 @@ namespace {
 
 constexpr uint32_t kLargestCbid = 4096;  // far above any version's last id
 
-std::atomic<LaunchRings*> active_rings{nullptr};
-// The recording's number in the upper half, the number of arm() calls in the lower. A thread's ring is stale in
-// another recording. Its current call is stale after every arming, because the exit was not seen.
-std::atomic<uint64_t> session{0};
+// What every callback reads, in one cache line: a launch finds little of us in the caches.
+alignas(64) struct {
+  std::atomic<LaunchRings*> rings{nullptr};
+  // The recording's number in the upper half, the number of arm() calls in the lower. A thread's ring is stale in
+  // another recording. Its current call is stale after every arming, because the exit was not seen.
+  std::atomic<uint64_t> session{0};
+  std::atomic<bool> take_stacks{false};
+} shared;
 constexpr int kRecordingShift = 32;
-std::atomic<bool> take_stacks{false};
 std::atomic<uint64_t> swallowed{0};
 
 // The call that the thread is in. A runtime call makes driver calls of its own, which carry the same
@@ -42,7 +45,9 @@ struct ThreadState {
   bool sampled = false;
   bool ending = false;  // this thread's Owner is destroyed
   cupti::Domain domain{};
-  uint64_t entry_cost = 0;  // in ticks
+  uint64_t entry_cost = 0;    // in ticks
+  uint64_t torch_thread = 0;  // torch's number of this thread, once it is known
+  ThreadStacks* stacks = nullptr;
   LaunchEvent event{};
 };
 static_assert(std::is_trivially_destructible_v<ThreadState>);
@@ -64,7 +69,7 @@ struct Owner {
 };
 
 // Calls after the Owner is gone get a ring each, which is released when the call ends.
-void take_ring(ThreadState& thread, LaunchRings* rings) {
+[[gnu::cold]] void take_ring(ThreadState& thread, LaunchRings* rings) {
   if (!thread.ending) {
     static thread_local Owner owner;
     (void)owner;
@@ -73,9 +78,9 @@ void take_ring(ThreadState& thread, LaunchRings* rings) {
   thread.ring = thread.held->get();
 }
 
-void enter(ThreadState& thread, LaunchRings* rings, cupti::Domain domain, uint32_t cbid,
-           const cupti::CallbackData& call) {
-  const uint64_t now_session = session.load(std::memory_order_relaxed);
+[[gnu::hot]] void enter(ThreadState& thread, LaunchRings* rings, cupti::Domain domain, uint32_t cbid,
+                        const cupti::CallbackData& call) {
+  const uint64_t now_session = shared.session.load(std::memory_order_relaxed);
   if (thread.session != now_session) {
     if (thread.session >> kRecordingShift != now_session >> kRecordingShift) let_go(thread);
     thread.session = now_session;
@@ -95,9 +100,11 @@ void enter(ThreadState& thread, LaunchRings* rings, cupti::Domain domain, uint32
   event.context = call.context_uid;
   event.stream = synchronization::stream_of(domain, cbid, call);
   event.flags = domain == cupti::Domain::kDriver ? uint8_t{spool::kApiDriver} : uint8_t{0};
-  event.stack = take_stacks.load(std::memory_order_relaxed) ? python_stacks::capture() : 0;
-  autograd_link::Reading reading;
+  event.stack =
+      shared.take_stacks.load(std::memory_order_relaxed) ? python_stacks::capture(&thread.stacks) : 0;
+  autograd_link::Reading reading{.self_thread = thread.torch_thread};
   if (autograd_link::read(&reading)) {
+    thread.torch_thread = reading.self_thread;
     event.flags |= spool::kApiLinked;
     if (reading.backward) event.flags |= spool::kApiBackward;
     event.peek_seq = reading.peek_seq;
@@ -115,9 +122,16 @@ void enter(ThreadState& thread, LaunchRings* rings, cupti::Domain domain, uint32
   if (thread.sampled) thread.entry_cost = tick_clock::now() - event.start_tick;
 }
 
+// Every second callback of a launch: the driver's call that the runtime makes.
+bool within_runtime_call(const ThreadState& thread, const cupti::CallbackData& call) {
+  return thread.inside && thread.event.correlation == call.correlation_id &&
+         thread.domain == cupti::Domain::kRuntime &&
+         thread.session == shared.session.load(std::memory_order_relaxed);
+}
+
 void leave(ThreadState& thread, cupti::Domain domain, uint32_t cbid, const cupti::CallbackData& call) {
   LaunchEvent& event = thread.event;
-  if (!thread.inside || thread.session != session.load(std::memory_order_relaxed) ||
+  if (!thread.inside || thread.session != shared.session.load(std::memory_order_relaxed) ||
       domain != thread.domain || cbid != event.cbid || call.correlation_id != event.correlation) {
     return;
   }
@@ -171,25 +185,25 @@ std::vector<TracedCall> traced_calls(const cupti::Functions& functions) {
 }
 
 void arm(LaunchRings* rings, bool python_stacks) noexcept {
-  take_stacks = python_stacks;
+  shared.take_stacks = python_stacks;
   swallowed = 0;
-  session.fetch_add(uint64_t{1} << kRecordingShift);
-  active_rings.store(rings, std::memory_order_release);
+  shared.session.fetch_add(uint64_t{1} << kRecordingShift);
+  shared.rings.store(rings, std::memory_order_release);
 }
 
 void rearm(LaunchRings* rings, bool python_stacks) noexcept {
-  take_stacks = python_stacks;
-  session.fetch_add(1);
-  active_rings.store(rings, std::memory_order_release);
+  shared.take_stacks = python_stacks;
+  shared.session.fetch_add(1);
+  shared.rings.store(rings, std::memory_order_release);
 }
 
 void disarm() noexcept {
-  active_rings.store(nullptr, std::memory_order_release);
-  take_stacks = false;
+  shared.rings.store(nullptr, std::memory_order_release);
+  shared.take_stacks = false;
 }
 
-void on_call(void* graph_nodes, cupti::Domain domain, uint32_t cbid, const void* data) {
-  LaunchRings* rings = active_rings.load(std::memory_order_acquire);
+[[gnu::hot]] void on_call(void* graph_nodes, cupti::Domain domain, uint32_t cbid, const void* data) {
+  LaunchRings* rings = shared.rings.load(std::memory_order_acquire);
   // The caller is the CUDA driver, which no exception may cross.
   try {
     if (domain == cupti::Domain::kResource) {
@@ -199,6 +213,7 @@ void on_call(void* graph_nodes, cupti::Domain domain, uint32_t cbid, const void*
       return;
     }
     const auto& call = *static_cast<const cupti::CallbackData*>(data);
+    if (domain == cupti::Domain::kDriver && within_runtime_call(thread_state, call)) return;
     if (stream_captures::on_call(domain, cbid, call)) return;
     if (call.site == cupti::Site::kEnter) {
       if (rings) enter(thread_state, rings, domain, cbid, call);
@@ -211,7 +226,7 @@ void on_call(void* graph_nodes, cupti::Domain domain, uint32_t cbid, const void*
 }
 
 bool inside_call() noexcept {
-  return thread_state.inside && thread_state.session == session.load(std::memory_order_relaxed);
+  return thread_state.inside && thread_state.session == shared.session.load(std::memory_order_relaxed);
 }
 
 uint32_t correlation_now() noexcept { return inside_call() ? thread_state.event.correlation : 0; }

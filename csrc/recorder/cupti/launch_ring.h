@@ -33,9 +33,12 @@ class LaunchRing {
   // Thread: the owner.
   void push(const LaunchEvent& event) noexcept {
     const uint64_t head = head_.load(std::memory_order_relaxed);
-    if (head - tail_.load(std::memory_order_acquire) == kCapacity) {
-      dropped_.store(dropped_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-      return;
+    if (head - known_tail_ == kCapacity) {
+      known_tail_ = tail_.load(std::memory_order_acquire);
+      if (head - known_tail_ == kCapacity) {
+        dropped_.store(dropped_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+        return;
+      }
     }
     events_[head % kCapacity] = event;
     head_.store(head + 1, std::memory_order_release);
@@ -71,11 +74,13 @@ class LaunchRing {
 
  private:
   const uint32_t thread_;
-  uint32_t calls_ = 0;
   std::atomic<uint64_t> dropped_{0}, cost_ticks_{0}, cost_samples_{0};
+  // The owner's part is one cache line, which the consumer only reads.
   alignas(64) std::atomic<uint64_t> head_{0};
+  uint64_t known_tail_ = 0;  // the consumer may be further
+  const std::unique_ptr<LaunchEvent[]> events_;
+  uint32_t calls_ = 0;
   alignas(64) std::atomic<uint64_t> tail_{0};
-  std::unique_ptr<LaunchEvent[]> events_;
 };
 
 // All rings of a recording. A ring outlives its thread until it was drained.

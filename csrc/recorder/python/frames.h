@@ -17,12 +17,25 @@ typedef struct PlabFrame {
   int32_t offset;            // bytes from the start of its bytecode; negative: not started
 } PlabFrame;
 
+enum { PLAB_MAX_FRAMES = 512 };
+
+// A stack, innermost frame first. `count` is 0 before the first walk.
+typedef struct PlabFrames {
+  int count;
+  int truncated;  // the chain was longer
+  // Two frames have equal positions if they are at the same instruction of the same code object. Never 0.
+  uintptr_t position[PLAB_MAX_FRAMES];
+  const void* frame[PLAB_MAX_FRAMES];
+} PlabFrames;
+
 // NULL, or one sentence saying why this interpreter's frames cannot be read.
 const char* plab_frames_unusable(void);
 
-// Fills `frames` innermost first and returns how many. `*truncated`: there were more than `room`.
 // The chain must not change during the call: it belongs to the calling thread, or the caller holds the GIL.
-int plab_walk_frames(PyThreadState* thread, PlabFrame* frames, int room, int* truncated);
+void plab_walk_frames(PyThreadState* thread, PlabFrames* frames);
+
+// One of the frames just walked; the chain has not changed since.
+PlabFrame plab_frame(const PlabFrames* frames, int i);
 
 // After Py_AddPendingCall on a thread other than the main one: makes the main thread run it soon.
 void plab_interrupt_main_thread(void);

@@ -8,15 +8,24 @@
 
 const char* plab_frames_unusable(void) { return NULL; }
 
-int plab_walk_frames(PyThreadState* thread, PlabFrame* frames, int room, int* truncated) {
-  int count = 0;
-  const PyFrameObject* frame = thread->frame;
-  for (; frame != NULL && count < room; frame = frame->f_back, ++count) {
-    frames[count].code = frame->f_code;
-    frames[count].offset = frame->f_lasti * 2;  // f_lasti counts instructions of two bytes
-  }
-  *truncated = frame != NULL;
-  return count;
+typedef const PyFrameObject* PlabLink;
+
+static inline PlabLink first_frame(PyThreadState* thread) { return thread->frame; }
+static inline PlabLink caller(PlabLink frame) { return frame->f_back; }
+static inline int is_python(PlabLink frame) { return (void)frame, 1; }
+
+// Code objects are 16 bytes apart at least and 2^47 bytes at most, and have fewer than 2^21 instructions: longer
+// ones would need two million lines in one function. f_lasti is -1 before the first instruction.
+static inline uintptr_t position(PlabLink frame) {
+  return (uintptr_t)frame->f_code >> 4 << 21 | (uintptr_t)(frame->f_lasti + 1);
+}
+
+#include "recorder/python/frames_walk.h"
+
+PlabFrame plab_frame(const PlabFrames* frames, int i) {
+  const PyFrameObject* frame = frames->frame[i];
+  const PlabFrame found = {frame->f_code, frame->f_lasti * 2};  // f_lasti counts instructions of two bytes
+  return found;
 }
 
 #else

@@ -52,21 +52,30 @@ static inline const char* pointer_at(const char* base, size_t offset) {
   return *(const char* const*)(base + offset);
 }
 
-int plab_walk_frames(PyThreadState* thread, PlabFrame* frames, int room, int* truncated) {
-  int count = 0;
-  const char* frame = pointer_at((const char*)thread, at.current_frame);
-  for (; frame != NULL && count < room; frame = pointer_at(frame, at.previous)) {
-    if (frame[at.owner] >= kFirstShimOwner) continue;
-    // 3.14 keeps two tag bits in the reference.
-    const uintptr_t code = (uintptr_t)pointer_at(frame, at.executable) & ~(uintptr_t)3;
-    if (code == 0) continue;
-    frames[count].code = (const PyCodeObject*)code;
-    frames[count].offset =
-        (int32_t)(pointer_at(frame, at.instr_ptr) - ((const PyCodeObject*)code)->co_code_adaptive);
-    ++count;
-  }
-  *truncated = frame != NULL;
-  return count;
+typedef const char* PlabLink;
+
+static inline PlabLink first_frame(PyThreadState* thread) {
+  return pointer_at((const char*)thread, at.current_frame);
+}
+static inline PlabLink caller(PlabLink frame) { return pointer_at(frame, at.previous); }
+// 3.14 keeps two tag bits in the reference.
+static inline const PyCodeObject* code_of(PlabLink frame) {
+  return (const PyCodeObject*)((uintptr_t)pointer_at(frame, at.executable) & ~(uintptr_t)3);
+}
+static inline int is_python(PlabLink frame) {
+  return frame[at.owner] < kFirstShimOwner && code_of(frame) != NULL;
+}
+static inline uintptr_t position(PlabLink frame) {
+  return (uintptr_t)pointer_at(frame, at.instr_ptr);  // in its code object
+}
+
+#include "recorder/python/frames_walk.h"
+
+PlabFrame plab_frame(const PlabFrames* frames, int i) {
+  const char* frame = frames->frame[i];
+  const PyCodeObject* code = code_of(frame);
+  const PlabFrame found = {code, (int32_t)(pointer_at(frame, at.instr_ptr) - code->co_code_adaptive)};
+  return found;
 }
 
 #else

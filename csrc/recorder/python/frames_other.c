@@ -8,10 +8,15 @@ const char* plab_frames_unusable(void) {
   return "Python " PY_VERSION " is newer than the frame layouts known to this version of profiling_lab";
 }
 
-int plab_walk_frames(PyThreadState* thread, PlabFrame* frames, int room, int* truncated) {
-  (void)thread, (void)frames, (void)room;
-  *truncated = 0;
-  return 0;
+void plab_walk_frames(PyThreadState* thread, PlabFrames* frames) {
+  (void)thread;
+  frames->count = frames->truncated = 0;
+}
+
+PlabFrame plab_frame(const PlabFrames* frames, int i) {
+  (void)frames, (void)i;
+  const PlabFrame none = {NULL, 0};
+  return none;
 }
 
 #else

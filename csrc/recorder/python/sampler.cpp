@@ -132,20 +132,20 @@ void PythonSampler::run() {
 
 void PythonSampler::tick() {
   asked_ = true;
-  bool answered = false;
   // Still queued from an earlier tick: the main thread is inside of C code.
   if (!g_queued.exchange(true)) {
     if (Py_AddPendingCall(&PythonSampler::serve, nullptr) == 0) {
       plab_interrupt_main_thread();
       const auto grace =
           std::min<std::chrono::nanoseconds>(std::chrono::nanoseconds(period_ns_) / 2, kLongestGrace);
+      // Not until it has answered: to wake this thread would take the main thread longer than the sample.
       std::unique_lock lock(mutex_);
-      answered = wake_.wait_for(lock, grace, [this] { return stopping_ || !asked_; });
+      wake_.wait_for(lock, grace, [this] { return stopping_; });
     } else {
       g_queued = false;  // the queue is full
     }
   }
-  if (answered) return;
+  if (!asked_) return;
   PyEval_RestoreThread(static_cast<PyThreadState*>(state_));
   if (asked_.exchange(false)) sample();
   PyEval_SaveThread();
@@ -157,8 +157,6 @@ int PythonSampler::serve(void*) {
   PythonSampler* sampler = g_active.load();
   if (sampler == nullptr || !sampler->asked_.exchange(false)) return 0;
   sampler->sample();
-  const std::lock_guard lock(sampler->mutex_);
-  sampler->wake_.notify_all();
   return 0;
 }
 

@@ -5,7 +5,6 @@
 #include <frameobject.h>  // 3.10 declares PyFrame_GetBack here
 
 #include <memory>
-#include <vector>
 
 #include "recorder/python/code.h"
 #include "recorder/python/frames.h"
@@ -55,29 +54,28 @@ std::string describe(const PyCodeObject* code, int line) {
 
 // Runs inside kProgram: walks the thread's frames and its frame objects in parallel and compares them.
 PyObject* probe(PyObject*, PyObject*) {
-  std::vector<PlabFrame> walked(python_stacks::kMaxDepth);
-  int truncated = 0;
-  const int count =
-      plab_walk_frames(PyThreadState_Get(), walked.data(), python_stacks::kMaxDepth, &truncated);
+  const auto walked = std::make_unique<PlabFrames>();
+  plab_walk_frames(PyThreadState_Get(), walked.get());
   Owned frame(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
   Py_XINCREF(frame.get());
-  for (int i = 0; i < count && frame; ++i) {
+  for (int i = 0; i < walked->count && frame; ++i) {
     auto* object = reinterpret_cast<PyFrameObject*>(frame.get());
     const Owned owned_code(reinterpret_cast<PyObject*>(PyFrame_GetCode(object)));
     const auto* code = reinterpret_cast<const PyCodeObject*>(owned_code.get());
     const int line = PyFrame_GetLineNumber(object);
-    const bool same_code = walked[i].code == code;
+    const PlabFrame found = plab_frame(walked.get(), i);
+    const bool same_code = found.code == code;
     const bool ours = same_code && python_code::file(code) == kFile;
-    if (!same_code || (ours && python_code::line(code, walked[i].offset) != line)) {
+    if (!same_code || (ours && python_code::line(code, found.offset) != line)) {
       g_outcome->difference = "frame " + std::to_string(i) + " should be " + describe(code, line);
       Py_RETURN_NONE;
     }
     frame.reset(reinterpret_cast<PyObject*>(PyFrame_GetBack(object)));
   }
-  if ((frame != nullptr) == (truncated != 0)) {
+  if ((frame != nullptr) == (walked->truncated != 0)) {
     ++g_outcome->agreed;
   } else {
-    g_outcome->difference = "the walk ended after " + std::to_string(count) + " frames";
+    g_outcome->difference = "the walk ended after " + std::to_string(walked->count) + " frames";
   }
   Py_RETURN_NONE;
 }

@@ -23,6 +23,7 @@ namespace {
 // another code object. So the content is compared at every capture until the object is pinned: kept alive by a
 // reference that is taken while the GIL is held.
 constexpr bool kDeathsAreTold = PY_VERSION_HEX >= 0x030C0000;
+static_assert(python_stacks::kMaxDepth == PLAB_MAX_FRAMES);
 
 struct Known {
   uint32_t code;
@@ -54,28 +55,29 @@ std::atomic<const Launcher*> g_launcher{nullptr};
 
 // How many of the outermost frames are the launcher's. A greenlet has none of them, on whatever thread: its
 // chain of frames begins with its own function.
-int launcher_frames(PyThreadState* thread, const PlabFrame* frames, int count) {
+[[gnu::cold]] int launcher_frames(PyThreadState* thread, const PlabFrames& frames) {
   const Launcher* launcher = g_launcher.load(std::memory_order_acquire);
-  if (launcher == nullptr || PyThreadState_GetID(thread) != launcher->thread) return 0;
-  const int most = std::min(count, static_cast<int>(launcher->code.size()));
+  if (launcher == nullptr || thread->id != launcher->thread) return 0;
+  if (frames.truncated) return 0;  // they were not reached
+  const int most = std::min(frames.count, static_cast<int>(launcher->code.size()));
   int found = 0;
-  while (found < most && frames[count - 1 - found].code == launcher->code[found]) ++found;
+  while (found < most && plab_frame(&frames, frames.count - 1 - found).code == launcher->code[found]) ++found;
   return found;
 }
 
 // GIL held. Pins what the running frames of all threads execute: these objects are alive for certain.
 void pin_running_code(Shared& shared) {
-  std::vector<PlabFrame> frames(python_stacks::kMaxDepth);
+  const auto frames = std::make_unique<PlabFrames>();
   for (PyThreadState* thread = PyInterpreterState_ThreadHead(shared.interpreter); thread != nullptr;
        thread = PyThreadState_Next(thread)) {
-    int truncated = 0;
-    const int count = plab_walk_frames(thread, frames.data(), python_stacks::kMaxDepth, &truncated);
+    plab_walk_frames(thread, frames.get());
     const std::lock_guard lock(shared.mutex);
-    for (int i = 0; i < count; ++i) {
-      const auto known = shared.by_address.find(frames[i].code);
+    for (int i = 0; i < frames->count; ++i) {
+      const PyCodeObject* code = plab_frame(frames.get(), i).code;
+      const auto known = shared.by_address.find(code);
       if (known == shared.by_address.end() || known->second.pinned) continue;
-      if (known->second.content != python_code::content(frames[i].code)) continue;
-      Py_INCREF(const_cast<PyCodeObject*>(frames[i].code));
+      if (known->second.content != python_code::content(code)) continue;
+      Py_INCREF(const_cast<PyCodeObject*>(code));
       known->second.pinned = true;
     }
   }
@@ -109,7 +111,7 @@ Known identify(Shared& shared, const PyCodeObject* code) {
   return shared.by_address[code] = {id, content, false};
 }
 
-ResolvedFrame resolve_frame(Shared& shared, StackId parent, const PlabFrame& frame) {
+[[gnu::cold]] ResolvedFrame resolve_frame(Shared& shared, StackId parent, const PlabFrame& frame) {
   if (!python_code::is_code(frame.code)) return {parent, false};  // the interpreter's own frame
   const std::lock_guard lock(shared.mutex);
   if (g_active.load(std::memory_order_relaxed) == nullptr) return {parent, false};
@@ -121,7 +123,7 @@ ResolvedFrame resolve_frame(Shared& shared, StackId parent, const PlabFrame& fra
   return {node, kDeathsAreTold || known.pinned};
 }
 
-StackId truncation_node(Shared& shared) {
+[[gnu::cold]] StackId truncation_node(Shared& shared) {
   const std::lock_guard lock(shared.mutex);
   if (shared.truncation_code == StackTrie::kNoCode) {
     shared.truncation_code = shared.trie.add_code(0, "", "<truncated>", 0);
@@ -181,41 +183,42 @@ bool start(std::string* why_not) {
   return true;
 }
 
-StackId capture() noexcept {
+[[gnu::hot]] StackId capture(ThreadStacks** known) noexcept {
   if (g_active.load(std::memory_order_relaxed) == nullptr) return 0;
   PyThreadState* thread = PyGILState_GetThisThreadState();
   if (thread == nullptr) return 0;
-  ThreadStacks* mine = this_thread_stacks();
+  ThreadStacks* mine = known != nullptr && *known != nullptr ? *known : this_thread_stacks(known);
   return mine == nullptr ? 0 : capture_of(thread, *mine);
 }
 
-StackId capture_of(PyThreadState* thread, ThreadStacks& memory) noexcept {
+[[gnu::hot]] StackId capture_of(PyThreadState* thread, ThreadStacks& memory) noexcept {
   Shared* shared = g_active.load(std::memory_order_acquire);
   if (shared == nullptr) return 0;
-  if (PyThreadState_GetInterpreter(thread) != shared->interpreter) {
+  if (thread->interp != shared->interpreter) {
     g_foreign.fetch_add(1, std::memory_order_relaxed);
     return 0;
   }
   const uint32_t epoch = g_epoch.load(std::memory_order_acquire);
-  int truncated = 0;
-  int count = plab_walk_frames(thread, memory.frames, kMaxDepth, &truncated);
-  if (!truncated) count -= launcher_frames(thread, memory.frames, count);  // else they were not reached
+  PlabFrames& frames = memory.frames();
+  plab_walk_frames(thread, &frames);
   bool unpinned = false;
   StackId stack = 0;
   try {
-    const StackId root = truncated ? truncation_node(*shared) : 0;
-    stack = memory.find(count, root, epoch, [&](StackId parent, const PlabFrame& frame) {
-      const ResolvedFrame found = resolve_frame(*shared, parent, frame);
-      unpinned |= !found.lasting;
-      return found;
-    });
+    const StackId root = frames.truncated ? truncation_node(*shared) : 0;
+    stack = memory.find(
+        root, epoch, [&] { return launcher_frames(thread, frames); },
+        [&](StackId parent, const PlabFrame& frame) {
+          const ResolvedFrame found = resolve_frame(*shared, parent, frame);
+          unpinned |= !found.lasting;
+          return found;
+        });
   } catch (...) {
     g_failed.fetch_add(1, std::memory_order_relaxed);
     return 0;
   }
   // Stopped meanwhile: the stack may be incomplete.
   if (g_active.load(std::memory_order_relaxed) != shared) return 0;
-  if (truncated) g_truncated.fetch_add(1, std::memory_order_relaxed);
+  if (frames.truncated) g_truncated.fetch_add(1, std::memory_order_relaxed);
   // The main thread pins at its next chance; this thread cannot know here whether it holds the GIL.
   if (!kDeathsAreTold && unpinned && !g_pin_requested.exchange(true)) {
     if (Py_AddPendingCall(pin_when_asked, nullptr) != 0) g_pin_requested = false;  // the queue is full
@@ -224,17 +227,19 @@ StackId capture_of(PyThreadState* thread, ThreadStacks& memory) noexcept {
 }
 
 void hide_callers() {
-  std::vector<PlabFrame> frames(kMaxDepth);
-  int truncated = 0;
-  const int count = plab_walk_frames(PyThreadState_Get(), frames.data(), kMaxDepth, &truncated);
-  if (truncated) return;
+  PyThreadState* thread = PyThreadState_Get();
+  const auto frames = std::make_unique<PlabFrames>();
+  plab_walk_frames(thread, frames.get());
+  if (frames->truncated) return;
   auto launcher = std::make_unique<Launcher>();
-  launcher->thread = PyThreadState_GetID(PyThreadState_Get());
-  for (int i = count - 1; i >= 0; --i) {
-    Py_INCREF(const_cast<PyCodeObject*>(frames[i].code));
-    launcher->code.push_back(frames[i].code);
+  launcher->thread = thread->id;
+  for (int i = frames->count - 1; i >= 0; --i) {
+    const PyCodeObject* code = plab_frame(frames.get(), i).code;
+    Py_INCREF(const_cast<PyCodeObject*>(code));
+    launcher->code.push_back(code);
   }
   g_launcher.store(launcher.release(), std::memory_order_release);
+  g_epoch.fetch_add(1);  // what a stack had of them is known no more
 }
 
 void resolve() {

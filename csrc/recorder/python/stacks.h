@@ -15,6 +15,8 @@ namespace plab::recorder {
 // A node of the trie of all stacks seen: the innermost frame of a stack, `parent` being its caller's node.
 using StackId = uint32_t;  // 0: no Python frames
 
+class ThreadStacks;
+
 struct StackNode {
   uint32_t parent;     // the caller's node, 0 for an outermost frame
   uint32_t file;       // index for string()
@@ -34,8 +36,9 @@ inline constexpr uint32_t kMaxDepth = 512;
 bool start(std::string* why_not);
 
 // Any thread, with or without the GIL. Never throws, never blocks on Python, allocates nothing for a stack
-// that was seen before.
-StackId capture() noexcept;
+// that was seen before. `known`: a thread-local of the caller's, null at first, where this thread's memory is noted
+// until the thread ends: one look for a thread-local less.
+StackId capture(ThreadStacks** known = nullptr) noexcept;
 
 // GIL held. The frames that this thread executes now stay out of its stacks from here on, wherever they are
 // the outermost ones: a launcher calls this right before it hands over to the user's script.

@@ -8,6 +8,7 @@ namespace {
 
 // Plain thread-locals next to the owner: reading them needs no guard, even after the owner is destroyed.
 thread_local ThreadStacks* t_stacks = nullptr;
+thread_local ThreadStacks** t_known = nullptr;
 thread_local bool t_ended = false;
 
 struct Owner {
@@ -15,6 +16,7 @@ struct Owner {
     t_ended = true;  // other destructors of this thread may still call CUDA
     delete t_stacks;
     t_stacks = nullptr;
+    if (t_known != nullptr) *t_known = nullptr;
   }
 };
 
@@ -32,6 +34,10 @@ ThreadStacks* make() noexcept {
 
 }  // namespace
 
-ThreadStacks* this_thread_stacks() noexcept { return t_stacks != nullptr ? t_stacks : make(); }
+ThreadStacks* this_thread_stacks(ThreadStacks** known) noexcept {
+  ThreadStacks* mine = t_stacks != nullptr ? t_stacks : make();
+  if (known != nullptr && mine != nullptr) *(t_known = known) = mine;
+  return mine;
+}
 
 }  // namespace plab::recorder

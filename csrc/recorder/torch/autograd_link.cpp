@@ -265,10 +265,10 @@ bool calibrate_functions(const Sample& user, const Sample& function) {
   return false;
 }
 
-bool read(Reading* reading) noexcept {
+[[gnu::hot]] bool read(Reading* reading) noexcept {
   if (!on.load(std::memory_order_acquire)) return false;
   reading->peek_seq = link.peek();
-  reading->self_thread = link.thread();
+  if (reading->self_thread == 0) reading->self_thread = link.thread();
   Returned returned;
   void* node = borrow(&returned);
   reading->backward = node != nullptr;

@@ -45,6 +45,8 @@ std::string calibrate(const std::vector<Sample>& samples);
 bool calibrate_functions(const Sample& user, const Sample& function);
 
 // Thread: any, GIL or not; no allocation after a thread's first call, no exception. False: the link is off.
+// `reading->self_thread` is torch's number of the thread, which never changes: what an earlier reading on this thread
+// found, or 0.
 bool read(Reading* reading) noexcept;
 
 // Whether one reference of a node with these counts (c10::intrusive_ptr_target's) can be released by

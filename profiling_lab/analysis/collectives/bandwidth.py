@@ -5,14 +5,13 @@ would need for the same messages.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from profiling_lab.analysis.collectives.calls import Calls
 from profiling_lab.analysis.collectives.links import Links
 from profiling_lab.analysis.ranks.kinds import algorithm_bytes, bus_bytes, has_bandwidth
 from profiling_lab.analysis.stats import grouped
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I64, combined
 
 

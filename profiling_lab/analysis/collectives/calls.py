@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from profiling_lab.analysis.ranks.collectives import Occurrences
 from profiling_lab.analysis.ranks.kinds import Series
 from profiling_lab.analysis.ranks.summary import RankSummary
 from profiling_lab.analysis.ranks.totals import Meetings
+from profiling_lab.records import dataclass, replace
 from profiling_lab.trace.columns import I32, I64
 
 _OWN = ("number", "start_ns", "end_ns", "size_bytes", "whole")

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,6 +26,7 @@ from profiling_lab.analysis.ranks.pools import Done, LocalPool, Pool
 from profiling_lab.analysis.ranks.reading import Failure, FileSummary
 from profiling_lab.analysis.ranks.summary import RankFacts, RankSummary
 from profiling_lab.errors import NotEnoughDataError, UsageError
+from profiling_lab.records import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)

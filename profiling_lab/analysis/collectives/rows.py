@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -19,7 +18,8 @@ from profiling_lab.analysis.places import Place, shares
 from profiling_lab.analysis.ranks.collectives import PER_STEP, covered
 from profiling_lab.analysis.ranks.kinds import RankSet, Series
 from profiling_lab.analysis.stats import Stats, StatsByKey, grouped
-from profiling_lab.trace.columns import I32, I64, combined
+from profiling_lab.records import dataclass, replace
+from profiling_lab.trace.columns import I32, I64, combined, unique
 
 By: TypeAlias = Literal["line", "group", "kind", "collective"]
 GROUPINGS: tuple[By, ...] = get_args(By)
@@ -99,7 +99,7 @@ def sums(
                 group=series.group,
                 members=series.members,
                 group_size=series.size or None,
-                ranks=len(np.unique(calls.rank[rows])),
+                ranks=len(unique(calls.rank[rows])),
                 start_ns=int(calls.start_ns[rows].min()),
                 step=names.step(rows),
                 number=names.number(rows),

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from profiling_lab.analysis.counters.fit import Amounts, SampleBlock, amounts, blocks_of
@@ -13,6 +11,7 @@ from profiling_lab.analysis.energy.shares import passed_ns
 from profiling_lab.analysis.lines import needs_operations, needs_stacks
 from profiling_lab.analysis.lines_groups import Label, groups
 from profiling_lab.errors import NotEnoughDataError
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I32, dense
 from profiling_lab.trace.extras import COUNTERS, CounterSamples
 from profiling_lab.trace.ownership import Ownership

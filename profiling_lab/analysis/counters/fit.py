@@ -9,13 +9,13 @@ how rates change while the program runs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from profiling_lab.analysis.energy.fit import BLOCKS, student
+from profiling_lab.records import dataclass
 
 F64: TypeAlias = npt.NDArray[np.float64]
 

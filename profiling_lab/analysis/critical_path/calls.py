@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -13,8 +12,9 @@ from profiling_lab.analysis.critical_path.graph import CALL_ENDS, GraphBuilder
 from profiling_lab.analysis.critical_path.kinds import Kind
 from profiling_lab.analysis.host.activity import call_kinds
 from profiling_lab.analysis.stats import possible
+from profiling_lab.records import dataclass
 from profiling_lab.trace.attribution import Phase
-from profiling_lab.trace.columns import I32, I64, Trait, full
+from profiling_lab.trace.columns import I32, I64, Trait, full, unique
 from profiling_lab.trace.cuda_calls import COPIES, CudaCall, are_any, cuda_calls
 from profiling_lab.trace.trace import Trace
 
@@ -63,7 +63,7 @@ def _runs(key: npt.NDArray[np.integer]) -> list[tuple[int, int]]:
 def _main_threads(trace: Trace) -> dict[int, int]:
     calls, backward = trace.calls, in_backward(trace)
     out = {}
-    for process in np.unique(calls.process).tolist():
+    for process in unique(calls.process).tolist():
         mine = np.flatnonzero((calls.process == process) & ~backward)
         if not len(mine):
             mine = np.flatnonzero(calls.process == process)

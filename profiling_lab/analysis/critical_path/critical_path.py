@@ -7,8 +7,6 @@ the graph computed again with other times says what a step would win.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 import numpy.typing as npt
 
@@ -22,7 +20,8 @@ from profiling_lab.analysis.critical_path.walk import path, steps_found
 from profiling_lab.analysis.critical_path.what_if import Touched, of_sites, parse, predicted, touched
 from profiling_lab.analysis.places import covered
 from profiling_lab.errors import NotEnoughDataError
-from profiling_lab.trace.columns import I64
+from profiling_lab.records import dataclass, replace
+from profiling_lab.trace.columns import I64, unique
 from profiling_lab.trace.step_windows import step_windows
 from profiling_lab.trace.trace import Trace
 
@@ -147,7 +146,7 @@ class PathOfStep:
             how=steps.how,
             group_ns=tuple(total),
             coverage=covered(self._trace, self._own)[1],
-            notes=notes_of(self._trace.whole, self.graph, self.segments, len(np.unique(steps.process))),
+            notes=notes_of(self._trace.whole, self.graph, self.segments, len(unique(steps.process))),
         )
 
     def chain(self, limit: int | None = None) -> PathChain:
@@ -170,7 +169,7 @@ class PathOfStep:
             for change, one in zip(parsed, found, strict=True)
         ]
         if len(rows) > 1:
-            union = np.unique(np.concatenate([what.parts for what, _ in found]))
+            union = unique(np.concatenate([what.parts for what, _ in found]))
             rows.append(self._prediction("all of these", self._on_path(union), found))
         return Predictions(tuple(rows), len(rows))
 

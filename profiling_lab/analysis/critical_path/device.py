@@ -5,8 +5,6 @@ behind those of other streams that they wait for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
@@ -15,7 +13,8 @@ from profiling_lab.analysis.critical_path.calls import kinds_of_calls
 from profiling_lab.analysis.critical_path.graph import OPERATION_ENDS, GraphBuilder
 from profiling_lab.analysis.critical_path.kinds import Kind
 from profiling_lab.analysis.critical_path.launched import Launched
-from profiling_lab.trace.columns import I32, I64, OperationKind, Operations, SyncKind, combined, full
+from profiling_lab.records import dataclass
+from profiling_lab.trace.columns import I32, I64, OperationKind, Operations, SyncKind, combined, full, median
 from profiling_lab.trace.cuda_calls import CudaCall, are_any
 from profiling_lab.trace.operation_classes import OperationClass, operation_classes
 from profiling_lab.trace.trace import Trace
@@ -286,4 +285,4 @@ def _usually(edges: _Edges) -> I64:
 
 
 def _median(values: I64) -> int | None:
-    return int(np.median(values)) if len(values) >= _FEW else None
+    return int(median(values)) if len(values) >= _FEW else None

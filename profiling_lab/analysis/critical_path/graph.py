@@ -8,13 +8,14 @@ joined in one graph by pieces.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I32, I64, full
 from profiling_lab.trace.stacks import Frame
 

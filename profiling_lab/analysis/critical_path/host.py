@@ -5,8 +5,6 @@ thread, which works while the thread that called backward waits for it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
@@ -16,7 +14,8 @@ from profiling_lab.analysis.critical_path.graph import GraphBuilder
 from profiling_lab.analysis.critical_path.sites import Between, HostSites, stack_sites
 from profiling_lab.analysis.critical_path.waits import BlockedCalls
 from profiling_lab.analysis.host.activity import ActivityKind, host_activity
-from profiling_lab.trace.columns import I32, I64, full
+from profiling_lab.records import dataclass
+from profiling_lab.trace.columns import I32, I64, full, unique
 from profiling_lab.trace.trace import Trace
 
 _INTERRUPTS = (
@@ -124,7 +123,7 @@ def _backward_runs(
     thread = table.thread[calls.rows]
     mine = np.flatnonzero(thread == main)
     others = np.flatnonzero((table.process[calls.rows] == process) & (thread != main))
-    engines = [n for n in np.unique(thread[others]).tolist() if backward[thread == n].mean() > 0.5]
+    engines = [n for n in unique(thread[others]).tolist() if backward[thread == n].mean() > 0.5]
     rows = others[np.isin(thread[others], engines)]
     at = np.searchsorted(table.start_ns[calls.rows[mine]], table.start_ns[calls.rows[rows]], "right")
     # Backward works while the main thread is between two calls.

@@ -57,6 +57,9 @@ KINDS: dict[Kind, str] = {
     Kind.UNKNOWN: "unknown",
 }
 
+HOST_CODE = (Kind.HOST_CODE, Kind.OFF_CPU, Kind.SYSTEM_CALL)
+"""what the host does of its own"""
+
 GROUPS = ("host", "GPU", "collectives", "waits", "unknown")
 HOST, GPU, COLLECTIVES, WAITS, UNKNOWN = range(len(GROUPS))
 _GROUP_OF = {

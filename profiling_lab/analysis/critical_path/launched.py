@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from profiling_lab.analysis.critical_path.calls import HostCalls
 from profiling_lab.analysis.critical_path.graph import GraphBuilder
-from profiling_lab.trace.columns import I32, I64, Operations, combined, full
+from profiling_lab.records import dataclass
+from profiling_lab.trace.columns import I32, I64, Operations, combined, full, unique
 from profiling_lab.trace.trace import Trace
 
 
@@ -39,7 +38,7 @@ class Launched:
     def next_of_thread(self, thread: I32, time_ns: I64) -> I64:
         """The first operation that a thread launches from a moment on, -1 none."""
         out = full(len(thread), -1)
-        for number in np.unique(thread).tolist():
+        for number in unique(thread).tolist():
             rows = self.by_thread.get(number)
             mine = np.flatnonzero(thread == number)
             if rows is not None:

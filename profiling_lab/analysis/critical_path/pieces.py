@@ -9,14 +9,14 @@ have sooner too.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from profiling_lab.analysis.critical_path.graph import NO_LABEL, Graph, GraphBuilder, Parts, Site
 from profiling_lab.analysis.critical_path.kinds import Kind
-from profiling_lab.trace.columns import I32, I64, full
+from profiling_lab.records import dataclass, replace
+from profiling_lab.trace.columns import I32, I64, full, unique
 
 _BEHIND_ALL = 1 << 40
 """the order of a meeting among what comes at the same time"""
@@ -48,7 +48,7 @@ class Piece:
 
     def collectives(self) -> I64:
         """The dependencies that are collectives: from the begin of the kernel to its end."""
-        return np.unique(self.parts.edge[self.parts.kind == Kind.COLLECTIVE]).astype(np.int64)
+        return unique(self.parts.edge[self.parts.kind == Kind.COLLECTIVE]).astype(np.int64)
 
 
 def cut(graph: Graph, process: int, first_ns: int, last_ns: int) -> tuple[Piece, I64]:
@@ -85,7 +85,7 @@ def cut(graph: Graph, process: int, first_ns: int, last_ns: int) -> tuple[Piece,
 
 def _used(values: I64, size: int) -> tuple[I64, list[int]]:
     """New numbers for those in use (the last one is for -1), and which those are."""
-    used = np.unique(values[values >= 0])
+    used = unique(values[values >= 0])
     new = full(size + 1, -1)
     new[used] = np.arange(len(used))
     return new, used.tolist()

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from profiling_lab.analysis.critical_path.graph import Graph, Site
 from profiling_lab.analysis.critical_path.kinds import GROUP_OF_KIND, GROUPS, KINDS, Kind
 from profiling_lab.analysis.critical_path.walk import Segments
-from profiling_lab.trace.columns import I64
+from profiling_lab.records import dataclass
+from profiling_lab.trace.columns import I64, unique
 from profiling_lab.trace.stacks import Frame
 
 NO_SITE = Site(None, "unknown")
@@ -70,7 +70,7 @@ def site_of(graph: Graph, number: int) -> Site:
 def path_lines(graph: Graph, segments: Segments) -> list[tuple[int, PathLine]]:
     """The lines of a path by number of their site, the largest first; together they are the step."""
     total = int(segments.ns.sum())
-    sites = np.unique(segments.site)
+    sites = unique(segments.site)
     kinds = len(Kind)
     row = np.searchsorted(sites, segments.site)
     ns = _sums(row * kinds + segments.kind, segments.ns, len(sites) * kinds).reshape(-1, kinds)

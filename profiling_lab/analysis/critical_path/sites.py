@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +12,8 @@ import numpy.typing as npt
 from profiling_lab.analysis.critical_path.graph import GraphBuilder, Site
 from profiling_lab.analysis.critical_path.kinds import Kind
 from profiling_lab.analysis.places import Placed, call_places, operation_places, ran_in_backward
-from profiling_lab.trace.columns import I32, I64, combined, full
+from profiling_lab.records import dataclass
+from profiling_lab.trace.columns import I32, I64, combined, full, unique
 from profiling_lab.trace.extras import HostSamples
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.trace import Trace
@@ -99,7 +99,7 @@ class HostSites:
         site = np.where(known, self._after[row], -1)
         pair, pairs = combined(self._before[row], self._after[row])
         unknown = np.flatnonzero(~known & ~sampled)
-        for number in np.unique(pair[unknown]).tolist():
+        for number in unique(pair[unknown]).tolist():
             mine = unknown[pair[unknown] == number]
             site[mine] = builder.sites.number(self._between(*pairs[number]))
         whole = np.flatnonzero(~sampled)
@@ -156,7 +156,7 @@ def _sampled(
 def _between_of(samples: HostSamples, between: Between) -> npt.NDArray[np.int64]:
     """Per sample the row of `between` that it was taken in, -1 none."""
     out = full(len(samples), -1)
-    for thread in np.unique(samples.thread).tolist():
+    for thread in unique(samples.thread).tolist():
         rows = np.flatnonzero(between.thread == thread)
         mine = np.flatnonzero(samples.thread == thread)
         if not len(rows):

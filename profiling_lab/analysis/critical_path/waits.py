@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
@@ -14,7 +12,8 @@ from profiling_lab.analysis.critical_path.graph import GraphBuilder
 from profiling_lab.analysis.critical_path.kinds import Kind
 from profiling_lab.analysis.critical_path.launched import Launched
 from profiling_lab.analysis.host.waits import host_waits
-from profiling_lab.trace.columns import I32, I64, OverheadKind, SyncKind, full
+from profiling_lab.records import dataclass
+from profiling_lab.trace.columns import I32, I64, U8, OverheadKind, SyncKind, full, median, unique
 from profiling_lab.trace.cuda_calls import CudaCall, cuda_calls
 from profiling_lab.trace.trace import Trace
 
@@ -91,7 +90,7 @@ def add_waits(
     process = table.process[calls.rows]
     own_ns = full(len(calls.rows), -1)
     waits = host_waits(trace, trace.syncs)
-    rows = np.unique(calls.number[waits.call[waits.call >= 0]])
+    rows = unique(calls.number[waits.call[waits.call >= 0]])
     waiting = np.zeros(len(calls.rows), dtype=bool)
     waiting[rows[rows >= 0]] = True
     # One that copies pageable memory itself may return while the GPU still writes: it waited for nothing.
@@ -105,7 +104,7 @@ def add_waits(
     label = builder.labels.numbers(table.names)[table.name[calls.rows]]
     returns = _Returns(launched, builder, calls, end, site[calls.rows], label, start_ns, end_ns, own_ns)
     stream = _synced_stream(trace)[calls.rows]
-    by_process = {number: _Operations(launched, number) for number in np.unique(process).tolist()}
+    by_process = {number: _Operations(launched, number) for number in unique(process).tolist()}
     is_full = queues & (took_ns > _FULL_NS)
     many = np.zeros(len(calls.rows), dtype=bool)
     for number, of in by_process.items():
@@ -160,7 +159,7 @@ class _Returns:
         after = end_ns - ends
         if longest_ns is not None:
             after = np.minimum(after, longest_ns)
-        usual = int(np.median(after[really])) if really.sum() >= _FEW else _USUAL_RETURN_NS
+        usual = int(median(after[really])) if really.sum() >= _FEW else _USUAL_RETURN_NS
         after = np.where(really, after, np.minimum(after, usual))
         held = np.flatnonzero(really)
         took = (end_ns - start_ns)[held]
@@ -173,7 +172,7 @@ class _Returns:
 
 
 def _feeds_graph(
-    launched: Launched, calls: HostCalls, kind_of: I64, start_ns: I64, end_ns: I64
+    launched: Launched, calls: HostCalls, kind_of: U8, start_ns: I64, end_ns: I64
 ) -> npt.NDArray[np.bool_]:
     """Per call in the graph whether it launched a graph that has more nodes than the queue has room for: it
     returns as the last ones begin, and the GPU was busy with its nodes all the while.
@@ -183,11 +182,11 @@ def _feeds_graph(
     rows = np.flatnonzero((number >= 0) & (kind_of[number] == CudaCall.GRAPH_LAUNCH))
     in_call = np.minimum(operations.end_ns[rows], end_ns[number[rows]]) - operations.start_ns[rows]
     busy_ns = np.bincount(number[rows], weights=np.maximum(in_call, 0), minlength=len(start_ns))
-    return np.asarray(busy_ns >= _BUSY_FRAC * (end_ns - start_ns)) & (kind_of == CudaCall.GRAPH_LAUNCH)
+    return np.asarray((busy_ns >= _BUSY_FRAC * (end_ns - start_ns)) & (kind_of == CudaCall.GRAPH_LAUNCH))
 
 
 def _usual_launch(took_ns: I64) -> int:
-    return int(np.median(took_ns)) if len(took_ns) >= _FEW else _USUAL_LAUNCH_NS
+    return int(median(took_ns)) if len(took_ns) >= _FEW else _USUAL_LAUNCH_NS
 
 
 def _synced_stream(trace: Trace) -> I64:
@@ -219,7 +218,7 @@ def _noted_full(trace: Trace, calls: HostCalls) -> npt.NDArray[np.bool_]:
     overheads, table = trace.overheads, trace.calls
     out = np.zeros(len(calls.rows), dtype=bool)
     noted = np.flatnonzero(overheads.kind == OverheadKind.COMMAND_BUFFER_FULL)
-    for thread in np.unique(overheads.thread[noted]).tolist():
+    for thread in unique(overheads.thread[noted]).tolist():
         mine = np.flatnonzero(table.thread[calls.rows] == thread)
         middle = (overheads.start_ns + overheads.end_ns)[noted[overheads.thread[noted] == thread]] // 2
         at = np.searchsorted(table.start_ns[calls.rows[mine]], middle, "right") - 1

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,8 @@ import numpy.typing as npt
 from profiling_lab import _analysis
 from profiling_lab.analysis.critical_path.graph import NO_LABEL, Graph
 from profiling_lab.analysis.critical_path.kinds import Kind
-from profiling_lab.trace.columns import I32, I64, full
+from profiling_lab.records import dataclass
+from profiling_lab.trace.columns import I32, I64, full, unique
 from profiling_lab.trace.step_windows import StepWindows
 
 
@@ -63,7 +63,7 @@ def steps_found(graph: Graph, steps: StepWindows) -> StepsFound:
     known = (begin.moment >= 0) & (end.moment >= 0)
     # Of a step that began before the first call or operation only a part was recorded.
     whole = known.copy()
-    for number in np.unique(steps.process).tolist():
+    for number in unique(steps.process).tolist():
         first_ns = graph.time_ns[graph.process == number].min(initial=np.iinfo(np.int64).max)
         whole &= (steps.process != number) | (steps.start_ns >= first_ns)
     rows = np.flatnonzero(whole if whole.any() else known)
@@ -74,7 +74,7 @@ def steps_found(graph: Graph, steps: StepWindows) -> StepsFound:
 def _boundaries(graph: Graph, process: I32, time_ns: I64, on_gpu: bool) -> Boundaries:
     """At the begin of an operation, or at the end of one; else what the main thread comes to next."""
     moment = full(len(time_ns), -1)
-    for number in np.unique(process).tolist():
+    for number in unique(process).tolist():
         mine = np.flatnonzero(process == number)
         for moments in (graph.begins, graph.ends) if on_gpu else ():
             moments = moments[graph.process[moments] == number]

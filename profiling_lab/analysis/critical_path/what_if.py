@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +18,8 @@ from profiling_lab.analysis.critical_path.graph import Graph
 from profiling_lab.analysis.critical_path.kinds import KINDS, Kind
 from profiling_lab.analysis.critical_path.walk import StepsFound
 from profiling_lab.errors import UsageError
-from profiling_lab.trace.columns import I64
+from profiling_lab.records import dataclass
+from profiling_lab.trace.columns import I64, unique
 
 _GONE_NS = -(1 << 60)
 _WAITS = (Kind.WAIT, Kind.EVENT_WAIT)
@@ -120,7 +120,7 @@ def _known(graph: Graph) -> str:
     ns = np.bincount(graph.parts.site, weights=graph.parts.ns, minlength=len(graph.sites))
     lines = [graph.sites[i] for i in np.argsort(-ns, kind="stable").tolist()]
     names = [f"{s.frame.file.rpartition('/')[2]}:{s.frame.line}" for s in lines if s.frame is not None]
-    used = [KINDS[Kind(kind)] for kind in np.unique(graph.parts.kind).tolist()]
+    used = [KINDS[Kind(kind)] for kind in unique(graph.parts.kind).tolist()]
     said = f"lines are {', '.join(names[:4])}; " if names else ""
     return f"{said}kinds are {', '.join(used)}"
 

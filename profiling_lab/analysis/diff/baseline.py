@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
@@ -15,7 +15,8 @@ import numpy as np
 from profiling_lab.analysis.diff.measure import Capture, LineInPhase, Origin
 from profiling_lab.analysis.memory.held import PeakMemory
 from profiling_lab.errors import UnreadableInputError, UsageError
-from profiling_lab.trace.columns import I64
+from profiling_lab.records import dataclass, replace
+from profiling_lab.trace.columns import I64, unique
 
 SCHEMA = "profiling-lab/baseline-1"
 MOST_STEPS = 200
@@ -70,7 +71,7 @@ def save_baseline(captures: Sequence[Capture], path: Path) -> None:
 
 def _kept(capture: Capture) -> _Kept:
     steps = len(capture)
-    rows = np.unique(np.linspace(0, steps - 1, min(steps, MOST_STEPS)).round().astype(np.int64))
+    rows = unique(np.linspace(0, steps - 1, min(steps, MOST_STEPS)).round().astype(np.int64))
     parts = capture.part_ns[rows]
     used = np.flatnonzero(parts.any(axis=0))
     return _Kept(

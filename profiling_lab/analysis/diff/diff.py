@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -30,6 +29,7 @@ from profiling_lab.analysis.diff.verdict import (
     state_of,
 )
 from profiling_lab.errors import UsageError
+from profiling_lab.records import dataclass, replace
 from profiling_lab.trace.columns import I64
 from profiling_lab.trace.trace import Trace
 

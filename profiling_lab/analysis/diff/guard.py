@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import PurePath
 
 import numpy as np
 
 from profiling_lab.analysis.diff.measure import IDLE, Capture
 from profiling_lab.analysis.diff.shapes import same_shapes
+from profiling_lab.records import dataclass
 
 STEPS_FACTOR = 2
 """the number of recorded steps may differ by less: the first steps of a run are the slow ones"""

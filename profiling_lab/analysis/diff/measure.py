@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import field
 
 import numpy as np
 
@@ -16,8 +16,9 @@ from profiling_lab.analysis.gaps.pieces import gap_pieces
 from profiling_lab.analysis.info import info
 from profiling_lab.analysis.lines import own_frames
 from profiling_lab.analysis.memory.held import PeakMemory, held_if_recorded
+from profiling_lab.records import dataclass, replace
 from profiling_lab.trace.attribution import Phase
-from profiling_lab.trace.columns import I32, I64, OperationKind, combined, dense
+from profiling_lab.trace.columns import I32, I64, OperationKind, combined, dense, unique
 from profiling_lab.trace.facts import TraceInfo
 from profiling_lab.trace.operation_classes import OperationClass, operation_classes
 from profiling_lab.trace.ownership import Ownership
@@ -129,10 +130,10 @@ def measure(
     part_ns = np.zeros((len(windows), len(places)), dtype=np.int64)
     busy_ns, whole_ns = np.zeros_like(step_ns), np.zeros_like(step_ns)
     devices = 0
-    for process in np.unique(windows.process).tolist():
+    for process in unique(windows.process).tolist():
         steps = windows.process == process
         bounds = (windows.start_ns[steps], windows.end_ns[steps])
-        for number in np.unique(device[operations.process == process]).tolist():
+        for number in unique(device[operations.process == process]).tolist():
             mine = device == number
             start_ns, end_ns = operations.start_ns[mine], operations.end_ns[mine]
             parts = _clipped(start_ns, end_ns, bounds, place[mine], len(places))
@@ -249,7 +250,7 @@ def _idle(
         new_number[i] = merged.setdefault((place, told), len(merged))
     column = new_number[number] if len(number) else number
     out = np.zeros((len(windows), len(merged)), dtype=np.int64)
-    for process in np.unique(windows.process).tolist():
+    for process in unique(windows.process).tolist():
         steps, mine = windows.process == process, pieces.process == process
         bounds = (windows.start_ns[steps], windows.end_ns[steps])
         out[steps] = _clipped(pieces.start_ns[mine], pieces.end_ns[mine], bounds, column[mine], len(merged))

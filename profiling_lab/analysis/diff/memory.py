@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
 from profiling_lab.analysis.diff.align import Line, Signature, same_files, same_lines
@@ -14,6 +13,7 @@ from profiling_lab.analysis.diff.verdict import Limit, Outcome, parse_memory_lim
 from profiling_lab.analysis.memory.devices import HOW, Place
 from profiling_lab.analysis.memory.held import PeakMemory, PeakPart, held
 from profiling_lab.errors import NotEnoughDataError, UsageError
+from profiling_lab.records import dataclass, replace
 from profiling_lab.trace.stacks import Frame
 from profiling_lab.trace.trace import Trace
 

@@ -8,11 +8,10 @@ run does otherwise than the next, which only several recordings of a side can sh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I32, I64
 
 # With three steps a side, two sides that do not overlap at all still happen by chance in 2 of C(6,3) = 20

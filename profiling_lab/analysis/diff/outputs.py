@@ -6,8 +6,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from profiling_lab.records import dataclass
 
 State: TypeAlias = Literal["same", "differ", "undecided", "unchecked"]
 

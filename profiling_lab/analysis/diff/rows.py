@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
 
 from profiling_lab.analysis.diff.align import Line, Signature, same_files, same_lines
 from profiling_lab.analysis.diff.measure import IDLE, Capture, LineInPhase
+from profiling_lab.records import dataclass, replace
 from profiling_lab.trace.columns import I32, I64
 
 By: TypeAlias = Literal["line", "function", "operator", "kernel"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from profiling_lab.analysis.diff.noise import Interval
 from profiling_lab.errors import UsageError
+from profiling_lab.records import dataclass
 
 State: TypeAlias = Literal["faster", "slower", "within the noise", "undecided"]
 Outcome: TypeAlias = Literal["pass", "fail", "undecided"]

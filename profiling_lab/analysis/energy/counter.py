@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from profiling_lab.analysis.energy.fit import F64
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I64
 from profiling_lab.trace.extras import EnergySamples
 

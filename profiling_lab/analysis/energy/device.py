@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 
 from profiling_lab.analysis.energy.counter import Counter
 from profiling_lab.analysis.energy.fit import F64, PowerFit, fit, student
 from profiling_lab.analysis.energy.shares import passed_ns
+from profiling_lab.records import dataclass, replace
 from profiling_lab.trace.columns import I32, I64
 
 LEAST_INTERVALS = 40

@@ -13,11 +13,12 @@ never changes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from profiling_lab.records import dataclass
 
 F64: TypeAlias = npt.NDArray[np.float64]
 

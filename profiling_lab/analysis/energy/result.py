@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from profiling_lab.analysis.coverage import Coverage
+from profiling_lab.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

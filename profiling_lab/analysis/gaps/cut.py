@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from profiling_lab import _analysis
-from profiling_lab.analysis.host.activity import HostActivity
+from profiling_lab.analysis.host.activity import ActivityKind, HostActivity
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I32, I64, full
 from profiling_lab.trace.trace import Trace
+
+_PAUSES = (ActivityKind.GARBAGE_COLLECTION, ActivityKind.COMPILATION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Cut:
 
 def cut_gaps(trace: Trace, host: HostActivity, start_ns: I64, end_ns: I64, launch: I32) -> Cut:
     """Gaps in pieces. launch: per gap the row of the call that launched the operation behind it, or -1."""
-    return _cut(_windows(trace, start_ns, end_ns, launch), host, start_ns, launch)
+    return _cut(_windows(trace, host, start_ns, end_ns, launch), host, start_ns, launch)
 
 
 def _cut(windows: _Windows, host: HostActivity, gap_start_ns: I64, launch: I32) -> Cut:
@@ -69,7 +70,7 @@ def _cut(windows: _Windows, host: HostActivity, gap_start_ns: I64, launch: I32) 
     )
 
 
-def _windows(trace: Trace, start_ns: I64, end_ns: I64, call: I32) -> _Windows:
+def _windows(trace: Trace, host: HostActivity, start_ns: I64, end_ns: I64, call: I32) -> _Windows:
     """Each gap in up to three: a thread until it hands over, the launching one, and after the launch."""
     calls = trace.calls
     none = np.int64(np.iinfo(np.int64).max)
@@ -78,7 +79,7 @@ def _windows(trace: Trace, start_ns: I64, end_ns: I64, call: I32) -> _Windows:
     launch_start = np.where(known, np.append(calls.start_ns, none)[call], start_ns)
     launch_end = np.where(known, np.append(calls.end_ns, none)[call], start_ns)
     host_end = np.clip(launch_end, start_ns, end_ns)
-    before, until = _handed_over(trace, call, start_ns)
+    before, until = _handed_over(trace, host, call, start_ns)
     until = np.clip(until, start_ns, np.clip(launch_start, start_ns, end_ns))
     gap = np.arange(len(start_ns), dtype=np.int32)
     parts = (
@@ -96,12 +97,13 @@ def _windows(trace: Trace, start_ns: I64, end_ns: I64, call: I32) -> _Windows:
     )
 
 
-def _handed_over(trace: Trace, call: I32, gap_start_ns: I64) -> tuple[I32, I64]:
+def _handed_over(trace: Trace, host: HostActivity, call: I32, gap_start_ns: I64) -> tuple[I32, I64]:
     """Per gap the thread that was at work before the launching one took over, and until when.
 
     Forward and backward run on two threads that wait for each other. A thread that makes its first call
-    inside of the gap was not the one to be late before: until its own last call it was the other one. Threads
-    that never launch (watchdogs, loaders) do not count. Where nothing was handed over, `until` is the start.
+    inside of the gap was not the one to be late before: until its own last call, and its last garbage
+    collection or compilation, it was the other one. Threads that never launch (watchdogs, loaders) do not
+    count. Where nothing was handed over, `until` is the start.
     """
     calls = trace.calls
     launched = trace.attribution.call
@@ -129,4 +131,17 @@ def _handed_over(trace: Trace, call: I32, gap_start_ns: I64) -> tuple[I32, I64]:
     at = known[took_over]
     thread[at] = calls.thread[rows[other[took_over]]]
     until[at] = calls.end_ns[rows[other[took_over]]]
+    # A pause that Python or torch told of is no call.
+    told = np.flatnonzero(np.isin(host.doing, _PAUSES) & (host.end_ns > host.start_ns))
+    if len(told) and len(known):
+        order = known[np.argsort(gap_start_ns[known], kind="stable")]
+        gap = order[np.maximum(np.searchsorted(gap_start_ns[order], host.end_ns[told], "left") - 1, 0)]
+        row = np.searchsorted(known, gap)
+        took = (first[row] > 0) & (calls.thread[rows[other[row]]] == host.thread[told])
+        took &= (host.start_ns[told] >= calls.end_ns[rows[other[row]]]) & (
+            host.end_ns[told] > gap_start_ns[gap]
+        )
+        took &= host.end_ns[told] <= calls.start_ns[rows[first[row]]]
+        thread[gap[took]] = host.thread[told[took]]
+        np.maximum.at(until, gap[took], host.end_ns[told[took]])
     return thread, until

@@ -7,8 +7,6 @@ its thread did is the cause; then it was inside of the launching call; after tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from profiling_lab import _analysis
@@ -20,7 +18,8 @@ from profiling_lab.analysis.gaps.rows import GapRow, gap_rows
 from profiling_lab.analysis.host.activity import ActivityKind, call_kinds
 from profiling_lab.analysis.steps import PARTS, part_times
 from profiling_lab.errors import UsageError
-from profiling_lab.trace.columns import I64, dense, full
+from profiling_lab.records import dataclass
+from profiling_lab.trace.columns import I64, dense, full, unique
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.step_windows import StepWindows, step_windows
 from profiling_lab.trace.trace import Trace
@@ -113,7 +112,7 @@ def gaps(
 def _inside(found: StepWindows, pieces: GapPieces) -> I64:
     """Per piece how much of it is in a step of its process."""
     out = full(len(pieces.start_ns), 0)
-    for process in np.unique(pieces.process).tolist():
+    for process in unique(pieces.process).tolist():
         mine = pieces.process == process
         starts, ends = found.start_ns[found.process == process], found.end_ns[found.process == process]
         if len(starts):

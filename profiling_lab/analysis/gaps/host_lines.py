@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from profiling_lab.analysis.gaps.pieces import GapPieces
 from profiling_lab.analysis.gaps.rows import sampled_pieces
+from profiling_lab.records import dataclass
 from profiling_lab.trace.extras import HostSamples
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.stacks import Frame

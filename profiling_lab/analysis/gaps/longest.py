@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from profiling_lab import _analysis
@@ -13,6 +11,7 @@ from profiling_lab.analysis.gaps.causes import CAUSES, Cause
 from profiling_lab.analysis.gaps.pieces import GapPieces, gap_pieces
 from profiling_lab.analysis.lines_groups import own_frames
 from profiling_lab.errors import UsageError
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I32, dense
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.stacks import Frame

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 import numpy.typing as npt
 
@@ -14,7 +12,8 @@ from profiling_lab.analysis.gaps.causes import LATENCY_NS, Cause
 from profiling_lab.analysis.gaps.cut import Cut, cut_gaps
 from profiling_lab.analysis.host.activity import ActivityKind, HostActivity, host_activity
 from profiling_lab.analysis.places import call_stacks
-from profiling_lab.trace.columns import I32, I64, full
+from profiling_lab.records import dataclass, replace
+from profiling_lab.trace.columns import I32, I64, full, unique
 from profiling_lab.trace.cuda_calls import COPIES, CudaCall, are_any
 from profiling_lab.trace.operation_classes import device_tracks
 from profiling_lab.trace.spans import Rows, Window
@@ -55,12 +54,12 @@ class GapPieces:
 
     @property
     def gaps(self) -> int:
-        return len(np.unique(self.gap))
+        return len(unique(self.gap))
 
     @property
     def late_gaps(self) -> int:
         """Gaps in which the launch was not yet made when the GPU ran dry."""
-        return len(np.unique(self.gap[self.late]))
+        return len(unique(self.gap[self.late]))
 
     def mostly(self, rows: I64) -> str:
         """What was going on in most of the time of these pieces, by its name."""
@@ -205,7 +204,7 @@ def _stacks(trace: Trace, host: HostActivity, cut: Cut, cause: I32) -> tuple[I32
     exact = stack > 0
     after, coming = full(len(cut.who), 0, np.int32), full(len(cut.who), 0, np.int32)
     _, order = _neighbour_calls(trace)
-    for number in np.unique(cut.thread[cut.thread >= 0]).tolist():
+    for number in unique(cut.thread[cut.thread >= 0]).tolist():
         rows = order[calls.thread[order] == number]
         mine = np.flatnonzero(cut.thread == number)
         at = np.searchsorted(calls.start_ns[rows], cut.start_ns[mine], side="left")

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
 import numpy as np
@@ -13,7 +13,8 @@ from profiling_lab import _analysis
 from profiling_lab.analysis.gaps.causes import CAUSES, Cause
 from profiling_lab.analysis.gaps.pieces import GapPieces
 from profiling_lab.analysis.lines import own_frames
-from profiling_lab.trace.columns import I32, I64, dense, full
+from profiling_lab.records import dataclass
+from profiling_lab.trace.columns import I32, I64, dense, full, unique
 from profiling_lab.trace.extras import HostSamples
 from profiling_lab.trace.stacks import Frame
 from profiling_lab.trace.trace import Trace
@@ -138,10 +139,9 @@ def sampled_pieces(samples: HostSamples, pieces: GapPieces) -> I32:
     waited for the thread.
     """
     out: I32 = full(len(samples), -1, np.int32)
-    threads = np.intersect1d(samples.thread, pieces.thread)
-    for thread in threads.tolist():
+    for thread in sorted({*unique(samples.thread).tolist()} & {*unique(pieces.thread).tolist()}):
         rows = np.flatnonzero(samples.thread == thread)
-        for device in np.unique(pieces.device).tolist():
+        for device in unique(pieces.device).tolist():
             mine = np.flatnonzero((pieces.thread == thread) & (pieces.device == device))
             mine = mine[np.argsort(pieces.start_ns[mine])]
             if len(mine):

@@ -12,7 +12,6 @@ time, nor is what the host did meanwhile for other reasons (_OTHERS).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -21,6 +20,7 @@ import numpy.typing as npt
 from profiling_lab.analysis.busy import Busy
 from profiling_lab.analysis.gaps.causes import Cause
 from profiling_lab.analysis.gaps.pieces import GapPieces
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I64
 
 F64: TypeAlias = npt.NDArray[np.float64]

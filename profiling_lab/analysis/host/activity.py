@@ -6,14 +6,14 @@ system, and time that CUDA or the profiler took for itself.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from profiling_lab.trace.columns import I32, I64, Calls, OperationKind, OverheadKind, Ranges, full
+from profiling_lab.records import dataclass, replace
+from profiling_lab.trace.columns import I32, I64, Calls, OperationKind, OverheadKind, Ranges, full, unique
 from profiling_lab.trace.cuda_calls import SYNCS, CudaCall, cuda_calls
 from profiling_lab.trace.extras import GIL_WAIT, HostSpans
 from profiling_lab.trace.trace import Trace
@@ -189,7 +189,7 @@ def _starts_up(trace: Trace, doing: I32) -> npt.NDArray[np.bool_]:
     launched = np.zeros(len(calls) + 1, dtype=bool)
     launched[trace.attribution.call[trace.operations.kind == OperationKind.KERNEL]] = True
     allocates = doing == ActivityKind.ALLOCATOR
-    for process in np.unique(calls.process[allocates]).tolist():
+    for process in unique(calls.process[allocates]).tolist():
         mine = np.flatnonzero(allocates & (calls.process == process))
         launches = calls.start_ns[launched[:-1] & (calls.process == process)]
         if len(launches):

@@ -6,14 +6,14 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.busy import Busy
-from profiling_lab.trace.columns import I32, I64
+from profiling_lab.trace.columns import I32, I64, unique
 from profiling_lab.trace.trace import Trace
 
 
 def busy_within(trace: Trace, process: I32, start_ns: I64, end_ns: I64) -> I64:
     """Per interval the time in which any GPU of its process worked."""
     out = np.zeros(len(process), dtype=np.int64)
-    for number in np.unique(process).tolist():
+    for number in unique(process).tolist():
         rows = np.flatnonzero(process == number)
         out[rows] = _busy(trace, number).busy_within(start_ns[rows], end_ns[rows])
     return out
@@ -26,7 +26,7 @@ def idle_after(trace: Trace, process: I32, start_ns: I64, end_ns: I64) -> I64:
     operation nothing is idle, nor outside of the window.
     """
     out = np.zeros(len(process), dtype=np.int64)
-    for number in np.unique(process).tolist():
+    for number in unique(process).tolist():
         mine = np.flatnonzero(process == number)
         rows, begins, ends = _busy(trace, number).gaps_around(start_ns[mine], end_ns[mine])
         out[mine[rows]] = _in_window(trace, number, begins, ends)

@@ -10,7 +10,7 @@ import numpy as np
 
 from profiling_lab import _analysis
 from profiling_lab.analysis.host.activity import ActivityKind, host_activity
-from profiling_lab.trace.columns import I32, I64, full
+from profiling_lab.trace.columns import I32, I64, full, unique
 from profiling_lab.trace.operation_classes import OperationClass, device_tracks, operation_classes
 from profiling_lab.trace.step_windows import StepWindows
 from profiling_lab.trace.trace import Trace
@@ -89,7 +89,7 @@ def category_times(trace: Trace, steps: StepWindows, start_ns: I64, end_ns: I64,
 def _around_a_step(start_ns: I64, end_ns: I64, process: I32, steps: StepWindows) -> np.ndarray:
     """Whether an interval holds a whole step of its process, on the host's clock."""
     out = np.zeros(len(start_ns), dtype=bool)
-    for number in np.unique(steps.process).tolist():
+    for number in unique(steps.process).tolist():
         mine, rows = steps.process == number, np.flatnonzero(process == number)
         starts, ends = steps.host_start_ns[mine], steps.host_end_ns[mine]
         at = np.searchsorted(starts, start_ns[rows], side="left")  # the first step that begins inside

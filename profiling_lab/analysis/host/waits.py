@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
 from profiling_lab.analysis.stats import possible
-from profiling_lab.trace.columns import I32, I64, MemoryKind, OperationKind, SyncKind, Syncs, full
+from profiling_lab.records import dataclass
+from profiling_lab.trace.columns import I32, I64, MemoryKind, OperationKind, SyncKind, Syncs, full, unique
 from profiling_lab.trace.cuda_calls import CudaCall, cuda_calls
 from profiling_lab.trace.trace import Trace
 
@@ -131,7 +130,7 @@ def _outermost(trace: Trace, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]
     """Without the waits inside of others: a call of the runtime and the driver's that it makes are one."""
     calls = trace.calls
     kept = []
-    for thread in np.unique(calls.thread[rows]).tolist():
+    for thread in unique(calls.thread[rows]).tolist():
         mine = rows[calls.thread[rows] == thread]
         mine = mine[np.lexsort((-calls.end_ns[mine], calls.start_ns[mine]))]
         latest = np.maximum.accumulate(calls.end_ns[mine])

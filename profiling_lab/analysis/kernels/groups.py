@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from profiling_lab.analysis.places import operation_places
 from profiling_lab.analysis.stats import merged_names
 from profiling_lab.errors import NotEnoughDataError, UsageError
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I32, OperationKind, combined
 from profiling_lab.trace.extras import LaunchShapes
 from profiling_lab.trace.kernel_names import base_name

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from profiling_lab import _analysis
@@ -15,6 +13,7 @@ from profiling_lab.analysis.kernels.shapes import KernelShape, kernel_shapes
 from profiling_lab.analysis.lines import own_frames
 from profiling_lab.analysis.stats import Stats, StatsByKey
 from profiling_lab.errors import NotEnoughDataError, UsageError
+from profiling_lab.records import dataclass
 from profiling_lab.trace.attribution import Phase
 from profiling_lab.trace.columns import I32, OperationKind, dense, full
 from profiling_lab.trace.extras import LaunchShapes

@@ -9,8 +9,6 @@ itself: it says that the GPU had other work; launches that are never queued may 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
@@ -18,6 +16,7 @@ from profiling_lab.analysis.coverage import Coverage
 from profiling_lab.analysis.places import Place, covered, operation_places
 from profiling_lab.analysis.stats import Stats, StatsByKey, merged_names, possible
 from profiling_lab.errors import NotEnoughDataError, UsageError
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I64, OperationKind, combined
 from profiling_lab.trace.trace import Trace
 

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from profiling_lab import _analysis
 from profiling_lab.analysis.kernels.occupancy import occupancy_frac, sm_frac, theoretical
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I32, combined
 from profiling_lab.trace.extras import Device, LaunchShape, LaunchShapes
 from profiling_lab.trace.operation_classes import device_tracks

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from profiling_lab.analysis.stats import grouped
-from profiling_lab.trace.columns import I32, I64, dense
+from profiling_lab.records import dataclass
+from profiling_lab.trace.columns import I32, I64, dense, median
 from profiling_lab.trace.trace import Trace
 
 
@@ -42,6 +41,6 @@ def varying_launches(
     varies = ((count >= at_least) & (slowest * count / np.maximum(total, 1) >= spread))[key]
     found = []
     for _, mine in grouped(rows[varies], key[varies]):
-        median = int(np.median(duration[mine]))
-        found.append(VaryingLaunches(mine, median, np.maximum(duration[mine] - median, 0)))
+        usual_ns = int(median(duration[mine]))
+        found.append(VaryingLaunches(mine, usual_ns, np.maximum(duration[mine] - usual_ns, 0)))
     return tuple(found)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -12,6 +11,7 @@ from profiling_lab.analysis.memory.kinds import kinds
 from profiling_lab.analysis.memory.owners import Owners, owners
 from profiling_lab.analysis.memory.replay import BEFORE, Allocations, Replay, replay
 from profiling_lab.errors import NotEnoughDataError
+from profiling_lab.records import dataclass, replace
 from profiling_lab.trace.columns import I32, U8
 from profiling_lab.trace.memory_history import MemoryHistory
 from profiling_lab.trace.ownership import Ownership

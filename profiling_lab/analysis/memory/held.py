@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from profiling_lab.analysis.memory.devices import Place
 from profiling_lab.analysis.memory.memory import memory
 from profiling_lab.errors import NotEnoughDataError
+from profiling_lab.records import dataclass
 from profiling_lab.trace.trace import Trace
 
 

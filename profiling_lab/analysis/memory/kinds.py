@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from profiling_lab.analysis.memory.owners import Backwards, Owners, backwards
 from profiling_lab.analysis.memory.replay import BEFORE, Replay
-from profiling_lab.trace.columns import U8, full
+from profiling_lab.trace.columns import U8, full, unique
 from profiling_lab.trace.memory_history import Action, KnownTensors, TensorKind
 from profiling_lab.trace.phases import LinePhase
 from profiling_lab.trace.trace import Trace
@@ -148,7 +148,7 @@ def _known(out: U8, replayed: Replay, tensors: KnownTensors) -> None:
     """Kinds that the recorder saw: of each sample the allocations around the noted addresses."""
     made, times = replayed.allocations, replayed.history.time_ns
     order = np.argsort(-tensors.kind.astype(np.int64), kind="stable")  # the most certain last
-    rows_of_set = {number: order[tensors.set[order] == number] for number in np.unique(tensors.set).tolist()}
+    rows_of_set = {number: order[tensors.set[order] == number] for number in unique(tensors.set).tolist()}
     for time, number in zip(tensors.sample_ns.tolist(), tensors.sample_set.tolist(), strict=True):
         event = int(np.searchsorted(times, time, "right")) - 1
         alive = made.alive_at(event)

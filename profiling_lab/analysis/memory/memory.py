@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -18,6 +17,7 @@ from profiling_lab.analysis.memory.pressure import (
     reserved_peak,
 )
 from profiling_lab.errors import UsageError
+from profiling_lab.records import dataclass
 from profiling_lab.trace.memory_history import TorchCounts
 from profiling_lab.trace.trace import Trace
 

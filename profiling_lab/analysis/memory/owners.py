@@ -8,13 +8,12 @@ linked with its forward line, like every launch in backward.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from profiling_lab.analysis.memory.replay import BEFORE, Replay
 from profiling_lab.analysis.places import call_stacks
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I32, I64, U8, Trait, full
 from profiling_lab.trace.phases import LinePhase
 from profiling_lab.trace.stacks import Stacks

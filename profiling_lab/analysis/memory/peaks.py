@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from profiling_lab.analysis.memory.replay import replay
+from profiling_lab.records import dataclass
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import NO_SEQUENCE, dense
 from profiling_lab.trace.memory_history import MemoryHistory

@@ -10,11 +10,11 @@ The snapshot at the end has the true sizes of the blocks alive then, against whi
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I32, I64
 from profiling_lab.trace.memory_history import Action, AllocatorSettings, MemoryHistory
 

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from profiling_lab.analysis.memory.devices import HOW, DeviceMemory, device_memories
 from profiling_lab.analysis.memory.memory import first_ns
 from profiling_lab.errors import NotEnoughDataError, UsageError
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I64
 from profiling_lab.trace.trace import Trace
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 
 from profiling_lab.analysis.ncu.report import DURATION, Launch, Report
+from profiling_lab.records import dataclass
 
 PASSES_FRAC = 0.15
 """the difference that two passes over the same kernel may have"""

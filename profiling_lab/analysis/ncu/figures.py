@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from profiling_lab.analysis.ncu.consistency import ACHIEVED, LIMITS, SECTORS_PER_REQUEST, THEORETICAL
 from profiling_lab.analysis.ncu.report import DEVICE_NAME, DURATION, Launch
+from profiling_lab.records import dataclass
 
 SM = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
 MEMORY = "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed"

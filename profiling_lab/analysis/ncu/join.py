@@ -10,13 +10,13 @@ recorded launch of its kernel and shape has it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from profiling_lab.analysis.ncu.consistency import contradictions
 from profiling_lab.analysis.ncu.figures import Figures, figures
 from profiling_lab.analysis.ncu.plan import PHASES, Plan, Recorded, Signature
 from profiling_lab.analysis.ncu.report import Launch, Report
 from profiling_lab.errors import NotEnoughDataError
+from profiling_lab.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

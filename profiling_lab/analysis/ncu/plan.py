@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 
 import numpy as np
@@ -20,7 +19,8 @@ from profiling_lab.analysis.lines import lines, needs_operations, needs_stacks
 from profiling_lab.analysis.lines_groups import Label, groups
 from profiling_lab.analysis.ncu.report import function_name
 from profiling_lab.errors import NotEnoughDataError, UsageError
-from profiling_lab.trace.columns import OperationKind
+from profiling_lab.records import dataclass
+from profiling_lab.trace.columns import OperationKind, unique
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.phases import LINE_PHASES
 from profiling_lab.trace.step_windows import step_windows
@@ -97,7 +97,7 @@ def plan(
     if not of_line.any():
         within = "" if phase == "all" else f" in {phase}"
         raise NotEnoughDataError(f"{key} launched no kernel{within} that is in the recording")
-    processes = np.unique(operations.process[of_line])
+    processes = unique(operations.process[of_line])
     if len(processes) > 1:
         raise UsageError(f"{key} launched kernels in {len(processes)} processes: --rank selects one")
     short = [function_name(name) for name in operations.names]

@@ -15,10 +15,11 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from profiling_lab.errors import UnreadableInputError
+from profiling_lab.records import dataclass
 
 DURATION = "gpu__time_duration.sum"
 DEVICE_NAME = "device__attribute_display_name"

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from profiling_lab import _analysis
 from profiling_lab.analysis.coverage import Coverage, coverage
 from profiling_lab.analysis.device_spans import device_spans
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I64, OperationKind, dense
 from profiling_lab.trace.operation_classes import (
     CLASS_NAMES,

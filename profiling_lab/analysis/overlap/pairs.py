@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from profiling_lab import _analysis
 from profiling_lab.errors import NotEnoughDataError
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I64, dense
 from profiling_lab.trace.kernel_names import base_name
 from profiling_lab.trace.operation_classes import device_tracks

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from profiling_lab import _analysis
 from profiling_lab.analysis.coverage import Coverage
 from profiling_lab.analysis.places import Place, covered, operation_places
 from profiling_lab.errors import NotEnoughDataError, UsageError
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I32, I64, OperationKind, combined, full
 from profiling_lab.trace.extras import Stream
 from profiling_lab.trace.operation_classes import device_tracks

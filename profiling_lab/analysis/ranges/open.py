@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from profiling_lab.analysis.stats import merged_names, possible
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I32, I64, U8
 from profiling_lab.trace.trace import Trace
 

@@ -8,8 +8,6 @@ not sum up to anything; the time in which the GPU worked for a range is next to 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
@@ -20,6 +18,7 @@ from profiling_lab.analysis.ranges.open import OpenRanges, open_ranges
 from profiling_lab.analysis.ranges.tree import Nesting, Paths, nest, paths
 from profiling_lab.analysis.stats import Stats, StatsByKey
 from profiling_lab.errors import NotEnoughDataError, UsageError
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I32, I64, combined
 from profiling_lab.trace.extras import Style
 from profiling_lab.trace.trace import Trace

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
+from profiling_lab.records import dataclass
 from profiling_lab.trace.attribution import BLEED_NS
 from profiling_lab.trace.columns import I32, I64, U8, combined, dense, full
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ from profiling_lab.analysis.ranks.clock_move import ClockMove
 from profiling_lab.analysis.ranks.reading import FileSummary
 from profiling_lab.analysis.ranks.summary import RankFacts
 from profiling_lab.errors import NotEnoughDataError, UsageError
+from profiling_lab.records import dataclass, replace
 from profiling_lab.trace.columns import I64, full
 
 _SAID_BY = {

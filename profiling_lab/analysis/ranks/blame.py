@@ -8,7 +8,6 @@ do at all is gone, with its waits.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +17,7 @@ from profiling_lab.analysis.critical_path.what_if import Touched
 from profiling_lab.analysis.ranks.beside import alone, beside_waits
 from profiling_lab.analysis.ranks.joint_path import WORK, JointPath
 from profiling_lab.analysis.ranks.path_part import KernelTimes
+from profiling_lab.records import dataclass
 
 SLOW_GPU, SLOW_HOST, UNEQUAL_WORK = "slow GPU", "slow host", "unequal work"
 EXPLAINS_FRAC = 0.5

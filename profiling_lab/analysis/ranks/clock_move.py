@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I64
 
 

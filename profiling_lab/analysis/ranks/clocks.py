@@ -9,7 +9,6 @@ is taken out too. What remains is how well the clocks agree; nothing smaller tha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from profiling_lab.analysis.ranks.pools import Handle, Pool
 from profiling_lab.analysis.ranks.reading import FileSummary
 from profiling_lab.analysis.ranks.spread import Spread, merged_by_name
 from profiling_lab.analysis.ranks.summary import RankSummary
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I64
 
 ROUNDS = 20

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +13,9 @@ from profiling_lab.analysis.places import Place, launched_at
 from profiling_lab.analysis.ranks.clock_move import ClockMove
 from profiling_lab.analysis.ranks.kinds import RankSet, Series
 from profiling_lab.analysis.ranks.options import Options
+from profiling_lab.records import dataclass, replace
 from profiling_lab.trace import Trace
-from profiling_lab.trace.columns import I32, I64, full
+from profiling_lab.trace.columns import I32, I64, full, unique
 from profiling_lab.trace.extras import CollectiveFacts
 from profiling_lab.trace.operation_classes import OperationClass, collective_kind, operation_classes
 from profiling_lab.trace.step_windows import StepWindows
@@ -216,7 +216,7 @@ def _occurrences(
 
 def _both(one: tuple[I64, I64], other: tuple[I64, I64]) -> tuple[I64, I64]:
     """The intervals that are in both of two unions of disjoint ones."""
-    edges = np.unique(np.concatenate([*one, *other]))
+    edges = unique(np.concatenate([*one, *other]))
     starts, ends = edges[:-1], edges[1:]
     kept = np.ones(len(starts), dtype=bool)
     for begins, stops in (one, other):
@@ -239,6 +239,6 @@ def covered(time_ns: I64, starts: I64, ends: I64) -> I64:
 def _details(trace: Trace, rows: npt.NDArray[np.intp]) -> list[CollectiveFacts]:
     """Where the file says nothing of a collective there is its kernel alone."""
     name, names = trace.operations.name[rows], trace.operations.short_names
-    kernels = {number: CollectiveFacts(collective_kind(names[number])) for number in np.unique(name).tolist()}
+    kernels = {number: CollectiveFacts(collective_kind(names[number])) for number in unique(name).tolist()}
     noted = trace.source.collectives(trace.whole, trace.operation_rows[rows])
     return [facts or kernels[number] for facts, number in zip(noted, name.tolist(), strict=True)]

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
+from profiling_lab.records import dataclass
 from profiling_lab.trace import Trace
 from profiling_lab.trace.facts import whole_number
 

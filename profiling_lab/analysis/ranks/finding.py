@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from profiling_lab.analysis.ranks.blame import Blame, Hidden, Suspects
 from profiling_lab.analysis.ranks.joint_path import JointPath, PathShare
 from profiling_lab.analysis.ranks.path_part import NoPart, RankPart
 from profiling_lab.analysis.ranks.totals import Meetings, RankRow
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I64
 
 MOST_RANKS, MOST_STEPS = 16, 8

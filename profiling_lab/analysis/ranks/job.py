@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -40,6 +39,7 @@ from profiling_lab.analysis.ranks.totals import (
 )
 from profiling_lab.analysis.ranks.verdict import Excess, JobVerdict, excess, suspects, verdict
 from profiling_lab.errors import LabError, NotEnoughDataError, UnreadableInputError, UsageError
+from profiling_lab.records import dataclass, replace
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I64
 

@@ -9,7 +9,6 @@ as it is on the others, and says how long the step would be.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +20,7 @@ from profiling_lab.analysis.critical_path.pieces import Meeting, join, process_o
 from profiling_lab.analysis.critical_path.what_if import Touched, changed
 from profiling_lab.analysis.ranks.path_part import RankPart
 from profiling_lab.analysis.ranks.totals import Meetings, RankComparison
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I64, combined, full
 
 WORK = (GPU, HOST)

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
@@ -12,6 +10,7 @@ from profiling_lab import _analysis
 from profiling_lab.analysis.gaps.causes import CAUSES, Cause
 from profiling_lab.analysis.gaps.pieces import gap_pieces
 from profiling_lab.analysis.lines import own_frames
+from profiling_lab.records import dataclass
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I32, I64, dense
 from profiling_lab.trace.operation_classes import COPIES, OperationClass, operation_classes

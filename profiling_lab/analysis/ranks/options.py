@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from profiling_lab.records import dataclass
 
 if TYPE_CHECKING:
     from profiling_lab.trace.window import WindowSelection

@@ -6,7 +6,6 @@ That is far more than a RankSummary: some MB. It is asked of few ranks, and of f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -23,6 +22,7 @@ from profiling_lab.analysis.ranks.options import Options
 from profiling_lab.analysis.ranks.reading import FileSummary
 from profiling_lab.analysis.ranks.summary import RankSummary
 from profiling_lab.errors import LabError
+from profiling_lab.records import dataclass
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I64, OperationKind, dense
 from profiling_lab.trace.operation_classes import OperationClass, operation_classes

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from profiling_lab.analysis.ranks.options import Options
 from profiling_lab.analysis.ranks.summary import RankSummary, summarize
 from profiling_lab.errors import LabError, NotEnoughDataError, UnreadableInputError, UsageError
+from profiling_lab.records import dataclass, replace
 from profiling_lab.trace import Trace
 from profiling_lab.trace.formats import ENDINGS, is_trace_name
 

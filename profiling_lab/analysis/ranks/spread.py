@@ -10,12 +10,13 @@ needs all ranks, such as how long one waited for the last, is then asked of each
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I64, full
 
 NONE = int(np.iinfo(np.int64).min)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +15,7 @@ from profiling_lab.analysis.ranks.facts import NotedRank, clock, noted_rank, not
 from profiling_lab.analysis.ranks.lines import LineTimes, line_times
 from profiling_lab.analysis.ranks.options import Options
 from profiling_lab.errors import NotEnoughDataError
+from profiling_lab.records import dataclass, replace
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I64, full
 from profiling_lab.trace.operation_classes import COPIES, OperationClass, device_tracks, operation_classes

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from profiling_lab.analysis.ranks.collectives import PER_STEP
@@ -12,6 +10,7 @@ from profiling_lab.analysis.ranks.kinds import Series, bus_bytes
 from profiling_lab.analysis.ranks.lines import SEPARATOR
 from profiling_lab.analysis.ranks.spread import NONE
 from profiling_lab.analysis.ranks.totals import Meeting, Meetings, RankComparison, Totals
+from profiling_lab.records import dataclass
 
 WORST = 3
 """single collectives named under a row"""

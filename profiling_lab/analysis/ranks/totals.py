@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +12,8 @@ from profiling_lab.analysis.ranks.kinds import Series
 from profiling_lab.analysis.ranks.reading import FileSummary
 from profiling_lab.analysis.ranks.spread import NONE, Spread, merged_by_name
 from profiling_lab.analysis.ranks.summary import PARTS, RankFacts, RankSummary
-from profiling_lab.trace.columns import I64
+from profiling_lab.records import dataclass
+from profiling_lab.trace.columns import I64, unique
 
 LATE_NS = 10_000
 """a rank that comes this much after the others is not late: kernels of one launch start so far apart"""
@@ -294,7 +294,7 @@ def _row(rank: RankSummary, all_met: Meetings) -> RankRow:
         transfer_ns=transfer // per_step if compared else None,
         compared=compared,
         late=late,
-        late_steps=len(np.unique(np.searchsorted(rank.start_ns, at, side="right"))),
+        late_steps=len(unique(np.searchsorted(rank.start_ns, at, side="right"))),
         behind_ns=int(np.median(far)) if len(far) else 0,
         cost_ns=cost // per_step,
         missing=missing,

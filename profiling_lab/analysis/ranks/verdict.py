@@ -8,13 +8,13 @@ collectives does, and where there are none the ranks' own durations.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from profiling_lab.analysis.ranks.blame import Blame
 from profiling_lab.analysis.ranks.finding import PathFinding
 from profiling_lab.analysis.ranks.lines import SEPARATOR, LineTimes
 from profiling_lab.analysis.ranks.spread import Spread
 from profiling_lab.analysis.ranks.totals import RankRow
+from profiling_lab.records import dataclass
 
 STRAGGLER_FRAC = 0.5
 """of all that lateness costs, what one rank's does, and of the steps, those it is late in, at least"""

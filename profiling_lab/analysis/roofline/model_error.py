@@ -7,9 +7,10 @@ model_error.json is made from benchmarks/results/roofline_accuracy.jsonl by tool
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
+
+from profiling_lab.records import dataclass
 
 _LOOSE_FRAC = 0.2
 

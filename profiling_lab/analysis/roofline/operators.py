@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
 from profiling_lab.errors import NotEnoughDataError
-from profiling_lab.trace.columns import I32, I64
+from profiling_lab.records import dataclass
+from profiling_lab.trace.columns import I32, I64, unique
 from profiling_lab.trace.extras import WorkRows
 from profiling_lab.trace.platform import in_words_of
 from profiling_lab.trace.trace import Trace
@@ -40,7 +39,7 @@ def counted_step(trace: Trace) -> CountedStep:
     moment[launched] = calls.start_ns[found.call[launched]]
     process = np.where(launched, trace.operations.process, -1)
     inside = np.zeros(len(moment), dtype=bool)
-    for number in np.unique(work.process).tolist():
+    for number in unique(work.process).tolist():
         of = work.process == number
         first, last = work.start_ns[of].min(), work.end_ns[of].max()
         inside |= (process == number) & (moment >= first) & (moment <= last)

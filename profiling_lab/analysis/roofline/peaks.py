@@ -11,11 +11,12 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
 from profiling_lab.errors import UnreadableInputError, UsageError
+from profiling_lab.records import dataclass
 
 SCHEMA = "profiling-lab-peaks/1"
 MEASURED, VENDOR = "measured", "vendor figures"

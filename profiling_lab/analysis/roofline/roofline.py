@@ -10,7 +10,6 @@ of its own, but a time that it could take.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -23,6 +22,7 @@ from profiling_lab.analysis.lines_groups import Label, groups
 from profiling_lab.analysis.roofline.operators import CountedStep, counted_step
 from profiling_lab.analysis.roofline.peaks import Peaks
 from profiling_lab.errors import UsageError
+from profiling_lab.records import dataclass, replace
 from profiling_lab.trace.columns import I32, OperationKind, dense
 from profiling_lab.trace.extras import WorkRows
 from profiling_lab.trace.ownership import Ownership

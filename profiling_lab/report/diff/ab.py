@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from typing import Any
 
 from profiling_lab.analysis.diff.diff import DiffResult
 from profiling_lab.analysis.diff.outputs import Compared
+from profiling_lab.records import dataclass, replace
 from profiling_lab.report.diff.diff import diff_report
 from profiling_lab.report.diff.text import unit_of
 from profiling_lab.report.numbers import counted

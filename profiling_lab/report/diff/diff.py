@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import PurePath
 from typing import Any
 
 from profiling_lab.analysis.diff.diff import DiffResult, DiffRow, PartChange
 from profiling_lab.analysis.diff.measure import Capture, Origin
 from profiling_lab.analysis.diff.noise import Interval
+from profiling_lab.records import replace
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import coverage_data, coverage_lines
 from profiling_lab.report.diff.data import summary

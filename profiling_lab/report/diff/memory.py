@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import PurePath
 from typing import Any
 
 from profiling_lab.analysis.diff.memory import MemoryDiff, MemoryRow
 from profiling_lab.analysis.memory.devices import Place
 from profiling_lab.analysis.memory.held import PeakMemory
+from profiling_lab.records import replace
 from profiling_lab.report import numbers
 from profiling_lab.report.diff.text import limit_line, peaks_text, signed_size
 from profiling_lab.report.fields import Field, table_of

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from profiling_lab.analysis.copies import CopiesResult, copies
@@ -19,6 +18,7 @@ from profiling_lab.analysis.lines_host import HostLinesResult, host_lines
 from profiling_lab.analysis.ranges.ranges import RangesResult, ranges
 from profiling_lab.analysis.steps import PARTS, StepsResult, steps
 from profiling_lab.errors import NotEnoughDataError
+from profiling_lab.records import dataclass
 from profiling_lab.report import numbers
 from profiling_lab.report.check import check_report
 from profiling_lab.report.copies import copies_report

@@ -13,7 +13,7 @@ from profiling_lab.report.html.lane import Lanes, SliceKind
 from profiling_lab.report.html.memory_lanes import add_memory_lane
 from profiling_lab.report.kernels.names import readable
 from profiling_lab.trace import Trace
-from profiling_lab.trace.columns import I32, U8, OperationKind, dense, full
+from profiling_lab.trace.columns import I32, U8, OperationKind, dense, full, unique
 from profiling_lab.trace.extras import LaunchShape
 from profiling_lab.trace.operation_classes import OperationClass, device_tracks, operation_classes
 
@@ -33,7 +33,7 @@ def add_device_lanes(trace: Trace, own_row: I32, out: Lanes) -> None:
     )
     shape = _shapes(trace, out)
     pieces = gap_pieces(trace)
-    several = len(np.unique(operations.process)) > 1
+    several = len(unique(operations.process)) > 1
     in_order = sorted(range(len(devices)), key=lambda i: (trace.pids[devices[i][0]], devices[i][1]))
     for number in in_order:
         process, ordinal = devices[number]

@@ -7,13 +7,14 @@ levels of detail still say how busy a lane was and with what.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
+from profiling_lab.records import dataclass
 from profiling_lab.report.html.lane import Lane
+from profiling_lab.trace.columns import unique
 
 Mask = npt.NDArray[np.bool_]
 TimeRange = tuple[int, int]
@@ -107,7 +108,7 @@ def _with_their_launches(lanes: list[Lane], masks: list[Mask]) -> None:
     streams = [(lane, mask) for lane, mask in zip(lanes, masks, strict=True) if lane.kind == "stream"]
     if not streams:
         return
-    launching = np.unique(np.concatenate([lane.more["call"][mask] for lane, mask in streams]))
+    launching = unique(np.concatenate([lane.more["call"][mask] for lane, mask in streams]))
     for lane, mask in zip(lanes, masks, strict=True):
         if lane.kind == "calls":
             mask |= np.isin(lane.rows, launching)

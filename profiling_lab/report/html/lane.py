@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
 
+from profiling_lab.records import dataclass
 from profiling_lab.report.html.names import Names
 from profiling_lab.trace.columns import I32, I64, U8
 from profiling_lab.trace.phases import LinePhase

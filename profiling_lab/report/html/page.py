@@ -8,13 +8,13 @@ import hashlib
 import html
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
 from profiling_lab.errors import LabError
+from profiling_lab.records import dataclass
 from profiling_lab.report.html.data import AnalysisResults, page_data, run_analyses
 from profiling_lab.report.html.keep import TimeRange
 from profiling_lab.report.html.lane import Lanes

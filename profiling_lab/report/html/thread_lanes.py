@@ -14,7 +14,7 @@ from profiling_lab.analysis.ranges.nesting import depths
 from profiling_lab.report.html.lane import Lanes, SliceKind
 from profiling_lab.report.lines.lines import shown_place
 from profiling_lab.trace import Trace
-from profiling_lab.trace.columns import I32, U8, dense, rows_of
+from profiling_lab.trace.columns import I32, U8, dense, rows_of, unique
 from profiling_lab.trace.extras import HostSamples
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.phases import Phase
@@ -52,7 +52,7 @@ class ThreadLanes:
                 f"{len(busiest) - THREADS_AT_MOST} threads with the fewest events are not shown: "
                 f"{left:,} calls, ranges and samples"
             )
-        several = len(np.unique(process)) > 1
+        several = len(unique(process)) > 1
         deep = 0
         for number in busiest[:THREADS_AT_MOST].tolist():
             pid, tid = pids[number], trace.tids[number]
@@ -204,5 +204,5 @@ class ThreadLanes:
 def _by_depth(
     rows: npt.NDArray[np.intp], depth: npt.NDArray[np.integer]
 ) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
-    for level in np.unique(depth[rows]).tolist():
+    for level in unique(depth[rows]).tolist():
         yield level, rows[depth[rows] == level]

@@ -17,7 +17,7 @@ from profiling_lab.report.html.stack_columns import host_stack_columns, stack_co
 from profiling_lab.report.html.timeline_levels import COARSEST, Level, buckets_for, levels
 from profiling_lab.rules import Event
 from profiling_lab.trace import Trace
-from profiling_lab.trace.columns import I32, I64, full
+from profiling_lab.trace.columns import I32, I64, full, unique
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.phases import LINE_PHASES
 
@@ -135,7 +135,7 @@ class TimelinePacker:
             used[self.trace.attribution.stack] = True
         new = np.flatnonzero(used)
         while len(new):
-            callers = np.unique(parent[new])
+            callers = unique(parent[new])
             new = callers[~used[callers]].astype(np.intp)
             used[new] = True
         return np.flatnonzero(used)

@@ -8,11 +8,10 @@ in it, and which of them is the one to show. Buckets in which nothing happened a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I64
 
 COARSEST = 1024

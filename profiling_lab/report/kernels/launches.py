@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from profiling_lab.analysis.kernels.launches import LaunchesResult
+from profiling_lab.records import replace
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import trace_report
 from profiling_lab.report.fields import Field, table_of

@@ -6,11 +6,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from profiling_lab.analysis.lines import Executed, LineRow, LinesResult, PhaseFilter
 from profiling_lab.analysis.lines_host import HostLineRow
+from profiling_lab.records import replace
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import trace_report
 from profiling_lab.report.fields import Field, table_of
@@ -110,7 +110,7 @@ def shown_row(row: LineRow | HostLineRow, by: str) -> str:
         return shown_path(row.file)
     if by in ("function", "module"):
         return f"{row.function} ({shown_path(row.file)})"
-    if by == "layer":
+    if by in ("layer", "instance"):
         return _layer(row.key)
     return row.key
 

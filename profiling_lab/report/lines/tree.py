@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from profiling_lab.analysis.flame import CallNode, CallTree
+from profiling_lab.records import replace
 from profiling_lab.report.coverage_text import trace_report
 from profiling_lab.report.fields import Field, frame_fields, table_of
 from profiling_lab.report.lines.lines import of_phase, shown_phases, shown_place

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from profiling_lab.analysis.roofline.model_error import KindError, errors, loose
 from profiling_lab.analysis.roofline.roofline import (
     ON_THE_ROOF_FRAC,
@@ -12,6 +10,7 @@ from profiling_lab.analysis.roofline.roofline import (
     RooflineResult,
     RoofRow,
 )
+from profiling_lab.records import replace
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import trace_report
 from profiling_lab.report.fields import Field, table_of

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from rich.cells import cell_len, set_cell_size
-
+from profiling_lab.records import dataclass
 from profiling_lab.report.cells import ALWAYS, Column, Unit
+from profiling_lab.report.screen.cells import cell_len, set_cell_size
 
 _GAP, _NARROW_GAP = 2, 1
 _LEAST_TEXT = 16

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, TextIO
 
-from rich.cells import cell_len
-
 from profiling_lab.report.cells import Column, Report, Table, Unit, footer, titles_and_cells
+from profiling_lab.report.screen.cells import cell_len
 from profiling_lab.report.screen.encoding import can_hold, held_by
 from profiling_lab.report.screen.layout import Layout, cut, fitted, natural, shortened, spans
 

@@ -8,10 +8,10 @@ time, or moves bytes nearly as fast as device memory can, is not held up by what
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from profiling_lab.analysis.ncu.counted import Counted, counted
+from profiling_lab.records import dataclass, replace
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import Abstain, RuleResult, Threshold, ms
 from profiling_lab.rules.view import View

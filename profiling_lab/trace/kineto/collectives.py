@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +12,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from profiling_lab.trace.columns import I32, I64, Operations
+from profiling_lab.records import dataclass
+from profiling_lab.trace.columns import I32, I64, Operations, unique
 from profiling_lab.trace.extras import FARTHEST_BYTES, CollectiveFacts
 from profiling_lab.trace.facts import whole_number
 from profiling_lab.trace.operation_classes import collective_kind
@@ -66,7 +66,7 @@ class Collectives:
 
     @cached_property
     def _decoded(self) -> dict[int, Collective]:
-        return {text: _collective(self._texts[text]) for text in np.unique(self._text).tolist()}
+        return {text: _collective(self._texts[text]) for text in unique(self._text).tolist()}
 
 
 def collectives(text: I32, texts: tuple[str, ...]) -> Collectives:

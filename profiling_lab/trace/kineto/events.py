@@ -9,7 +9,7 @@ of millions of events. It only reads the metadata.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from profiling_lab import _analysis
 from profiling_lab.errors import UnreadableInputError
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I64
 from profiling_lab.trace.facts import whole_number
 from profiling_lab.trace.kineto.pieces import Pieces

@@ -7,12 +7,11 @@ forward thread this is not needed; with several the arrows identify the thread.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
-from profiling_lab.trace.columns import I32, I64, full
+from profiling_lab.records import dataclass
+from profiling_lab.trace.columns import I32, I64, full, unique
 from profiling_lab.trace.kineto.events import ChromeEvents
 
 _ENGINE = ("autograd::engine::evaluate_function", "torch::autograd::AccumulateGrad")
@@ -56,7 +55,7 @@ def flow_agreement(events: ChromeEvents) -> FlowAgreement:
 def evaluates_a_node(events: ChromeEvents) -> npt.NDArray[np.bool_]:
     """Per operator, whether it is the autograd engine's evaluation of a node."""
     name = events["operators"]["name"]
-    engine = [i for i in np.unique(name).tolist() if events.texts[i].startswith(_ENGINE)]
+    engine = [i for i in unique(name).tolist() if events.texts[i].startswith(_ENGINE)]
     return np.isin(name, engine)
 
 
@@ -65,7 +64,7 @@ def counters_told_apart(events: ChromeEvents) -> I64:
     operators = events["operators"]
     sequence, forward_thread = operators["sequence"], operators["forward_thread"]
     in_backward = (forward_thread > 0) & (sequence >= 0)
-    counters = np.unique(forward_thread[in_backward])
+    counters = unique(forward_thread[in_backward])
     if not 1 < len(counters) < _MOST_COUNTERS:
         return sequence
     arrows = _arrows(events)

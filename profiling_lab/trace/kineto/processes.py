@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from profiling_lab import _analysis
-from profiling_lab.trace.columns import I32, I64, NO_SEQUENCE, full
+from profiling_lab.trace.columns import I32, I64, NO_SEQUENCE, full, unique
 from profiling_lab.trace.kineto.events import ChromeEvents, Table
 from profiling_lab.trace.process_ids import Registry, process_part
 
@@ -47,7 +47,7 @@ class Processes:
         latest call before the operation is used.
         """
         main = int(self._processes.number(np.array([(self._main_pid & _MASK) << 24], dtype=np.int64))[0])
-        numbers = np.unique(call_process).tolist()
+        numbers = unique(call_process).tolist()
         out = full(len(table["thread"]), main, np.int32)
         if len(numbers) < 2:
             return out

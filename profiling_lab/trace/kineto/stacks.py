@@ -8,13 +8,13 @@ running when a call or operator began is found by time.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 
 from profiling_lab import _analysis
-from profiling_lab.trace.columns import I32, I64, NO_SEQUENCE, dense
+from profiling_lab.records import dataclass
+from profiling_lab.trace.columns import I32, I64, NO_SEQUENCE, dense, unique
 from profiling_lab.trace.kineto.events import Table
 from profiling_lab.trace.stacks import Frame, Stacks
 
@@ -57,7 +57,7 @@ def python_stacks(python: Table, texts: tuple[str, ...], thread: I32, time_ns: I
     parent_by_time, innermost, not_nested = _analysis.contain(
         python["start_ns"], python["end_ns"], thread, time_ns, at, BLEED_NS
     )
-    used = np.unique(python["name"])
+    used = unique(python["name"])
     roles = np.zeros(len(texts), dtype=np.uint8)
     roles[used] = [_role(texts[name]) for name in used.tolist()]
     parent = _parents(python, thread, parent_by_time)

@@ -5,15 +5,13 @@ recorders.
 
 from __future__ import annotations
 
-import html
-
 import numpy as np
 import numpy.typing as npt
 
 from profiling_lab.trace.call_stacks import CallRows, rows_by_id
 from profiling_lab.trace.columns import I32, full
 from profiling_lab.trace.nsys.sqlite_file import SqliteFile
-from profiling_lab.trace.nsys.strings import Strings
+from profiling_lab.trace.nsys.strings import Strings, unescaped
 from profiling_lab.trace.stacks import Frame, StackBuilder
 
 
@@ -36,7 +34,7 @@ def python_chains(file: SqliteFile, strings: Strings, builder: StackBuilder) -> 
     ):
         match = modules[path]
         frames.setdefault(chain, []).append(
-            Frame(html.unescape(strings[function]), html.unescape(match["file"]), int(match["line"] or line))
+            Frame(unescaped(strings[function]), unescaped(match["file"]), int(match["line"] or line))
         )
     return {chain: builder.add(found) for chain, found in frames.items()}
 

@@ -27,11 +27,21 @@ def uri_of(path: Path, options: str = "") -> str:
     return f"file:{quote(os.fsencode(path.absolute()))}" + (f"?{options}" if options else "")
 
 
+def _opened(uri: str) -> adbc_driver_manager.AdbcDatabase:
+    """As adbc_driver_sqlite.connect, which looks for its library with modules whose import takes as long as
+    reading a small trace.
+    """
+    driver = Path(adbc_driver_sqlite.__file__).with_name("libadbc_driver_sqlite.so")
+    if driver.is_file():
+        return adbc_driver_manager.AdbcDatabase(driver=str(driver), uri=uri)
+    return adbc_driver_sqlite.connect(uri)
+
+
 class Connection:
     """One connection to one database. Each statement is committed at once, unless BEGIN was executed."""
 
     def __init__(self, uri: str) -> None:
-        self._database = adbc_driver_sqlite.connect(uri)
+        self._database = _opened(uri)
         self._connection = adbc_driver_manager.AdbcConnection(self._database)
 
     def close(self) -> None:

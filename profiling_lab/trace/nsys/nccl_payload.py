@@ -8,11 +8,11 @@ nsys exports them with `nsys export --include-blobs=true`: NVTX_EVENTS.binaryDat
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 
 import numpy as np
 
-from profiling_lab.trace.columns import I64
+from profiling_lab.records import dataclass
+from profiling_lab.trace.columns import I64, unique
 from profiling_lab.trace.extras import FARTHEST_BYTES
 from profiling_lab.trace.nsys.sqlite_file import SqliteFile
 
@@ -51,7 +51,7 @@ class Payloads:
     def before(self, thread: I64, time_ns: I64) -> np.ndarray:
         """Per moment of a thread the row of the latest call that began before, -1 if there is none."""
         out = np.full(len(time_ns), -1, dtype=np.intp)
-        for tid in np.unique(thread).tolist():
+        for tid in unique(thread).tolist():
             rows = np.flatnonzero(self.thread == tid)
             here = np.flatnonzero(thread == tid)
             if len(rows):

@@ -3,21 +3,20 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
+from profiling_lab.records import replace
 from profiling_lab.trace.call_stacks import CallFacts, CallRows, StacksFound, unknown_facts
 from profiling_lab.trace.columns import I32, I64, dense, full
 from profiling_lab.trace.nsys.call_chains import engine_chains, python_chains
 from profiling_lab.trace.nsys.nvtx import DOMAIN, MARK, NvtxRows
 from profiling_lab.trace.nsys.sqlite_file import SqliteFile
-from profiling_lab.trace.nsys.strings import Strings
+from profiling_lab.trace.nsys.strings import Strings, unescaped
 from profiling_lab.trace.process_ids import Registry
 from profiling_lab.trace.stacks import Frame, StackBuilder, Stacks
 
@@ -108,8 +107,7 @@ def payload_frames(text: str, strings: Strings, schema: str) -> tuple[Frame, ...
 
 
 def _text(value: Any, strings: Strings) -> str:
-    """nsys escapes its strings for HTML: `&lt;module&gt;`."""
-    return html.unescape(strings[value] if isinstance(value, int) else str(value))
+    return unescaped(strings[value] if isinstance(value, int) else str(value))
 
 
 def _row_of_mark(rows: CallRows, thread: I32, start_ns: I64) -> I32:

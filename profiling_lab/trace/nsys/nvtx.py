@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
+from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I64, OPEN_END
 from profiling_lab.trace.nsys.sqlite_file import PART, SqliteFile
 

@@ -17,6 +17,7 @@ from profiling_lab.trace.columns import (
     Operations,
     dense,
     full,
+    unique,
 )
 from profiling_lab.trace.nsys.sqlite_file import SqliteFile
 from profiling_lab.trace.nsys.strings import Strings
@@ -126,7 +127,7 @@ def _capturing_calls(file: SqliteFile, process: I64, node: I64) -> I64:
     """Correlation ids of the calls that captured these graph nodes; -1 if unknown."""
     known = file.select("PYREC_GRAPH_NODE", {"globalPid": _NO_PROCESS, "graphNodeId": 0, "correlationId": -1})
     out = full(len(node), -1, np.int64)
-    for one in np.unique(known["globalPid"]):
+    for one in unique(known["globalPid"]):
         of_one = np.flatnonzero(known["globalPid"] == one)
         of_one = of_one[np.argsort(known["graphNodeId"][of_one], kind="stable")]
         ids = known["graphNodeId"][of_one]

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
 from profiling_lab import _analysis
+from profiling_lab.records import replace
 from profiling_lab.trace.call_stacks import CallFacts, CallRows, StacksFound, rows_by_id, unknown_facts
 from profiling_lab.trace.columns import I32, NO_SEQUENCE, dense
 from profiling_lab.trace.nsys.sqlite_file import SqliteFile

@@ -16,7 +16,7 @@ import numpy as np
 
 from profiling_lab import _analysis
 from profiling_lab.errors import UnreadableInputError
-from profiling_lab.trace.columns import I64
+from profiling_lab.trace.columns import I64, full
 from profiling_lab.trace.nsys.connection import Connection, uri_of
 
 _TIMES = ("start", "end")
@@ -203,8 +203,10 @@ class SqliteFile:
         expression may be used instead of a number.
         """
         have = self.columns(table)
+        read = {name: missing for name, missing in wanted.items() if name in have or isinstance(missing, str)}
+        read = read or dict([next(iter(wanted.items()))])  # one says how many rows there are
         terms = []
-        for name, missing in wanted.items():
+        for name, missing in read.items():
             known = f'CAST("{name}" AS INTEGER)' if name in have else "NULL"
             if name in have and name in _TIMES:
                 # SQLite would convert the text 13:25:29 to 13.
@@ -212,7 +214,9 @@ class SqliteFile:
             terms.append(f"IFNULL({known}, {missing})")
         where = f"WHERE ({where.removeprefix('WHERE ')}) AND {PART}" if where else f"WHERE {PART}"
         query = f'SELECT {", ".join(terms)} FROM "{table}" {where}'
-        return dict(zip(wanted, self.integers(query, len(wanted), self.parts(table)), strict=True))
+        found = dict(zip(read, self.integers(query, len(read), self.parts(table)), strict=True))
+        rows = len(next(iter(found.values())))
+        return {name: found[name] if name in found else full(rows, int(wanted[name])) for name in wanted}
 
     def texts(self, query: str) -> list[tuple[str, ...]]:
         """Rows of text; invalid UTF-8 is replaced. For small tables, because it creates Python strings."""

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from profiling_lab.records import dataclass
 from profiling_lab.trace.nsys.sqlite_file import SqliteFile
 from profiling_lab.trace.stacks import Frame
 
@@ -25,6 +26,15 @@ class Strings:
     def ids_matching(self, pattern: str) -> dict[int, re.Match[str]]:
         compiled = re.compile(pattern)
         return {i: match for i, text in self.by_id.items() if (match := compiled.search(text))}
+
+
+def unescaped(text: str) -> str:
+    """nsys escapes its strings for HTML: `&lt;module&gt;`."""
+    if "&" not in text:
+        return text
+    from html import unescape  # its tables take long to load
+
+    return unescape(text)
 
 
 def read_strings(file: SqliteFile) -> Strings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.trace.columns import I32, I64, SyncKind, Syncs, full
+from profiling_lab.trace.columns import I32, I64, SyncKind, Syncs, full, unique
 from profiling_lab.trace.nsys.sqlite_file import SqliteFile
 from profiling_lab.trace.process_ids import Registry, process_part
 from profiling_lab.trace.source import Tables
@@ -48,7 +48,7 @@ def read_syncs(file: SqliteFile, processes: Registry, whole: Tables) -> Syncs:
 
 def _processes(processes: Registry, whole: Tables, global_pid: I64) -> I32:
     """The process per row. Rows without one get the process that made all calls; -1 if several did."""
-    callers = np.unique(whole.calls.process)
+    callers = unique(whole.calls.process)
     process = full(len(global_pid), int(callers[0]) if len(callers) == 1 else -1, np.int32)
     named = global_pid != 0
     process[named] = processes.number(process_part(global_pid[named]))

@@ -8,11 +8,12 @@ ids of agents are those of the file, names are rows of `texts`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
+from profiling_lab.records import replace
 from profiling_lab.trace.columns import FARTHEST_NS, I64
 
 Table = dict[str, I64]

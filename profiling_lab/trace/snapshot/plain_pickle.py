@@ -6,7 +6,6 @@ A pickle can run any code when it is loaded. This reader looks up no class and n
 
 from __future__ import annotations
 
-import gzip
 import io
 import pickle
 import zlib
@@ -40,6 +39,8 @@ def load_plain(path: Path) -> Any:
     try:
         data = path.read_bytes()
         if data.startswith(GZIP):
+            import gzip
+
             data = gzip.decompress(data)
         return _PlainUnpickler(io.BytesIO(data)).load()
     except _RefusedError as refused:

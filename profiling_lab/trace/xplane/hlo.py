@@ -8,9 +8,10 @@ instruction whose value it computes; the lines of the other instructions in it a
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from profiling_lab.records import dataclass
 from profiling_lab.trace.stacks import Frame, StackBuilder
 from profiling_lab.trace.xplane.messages import message_class
 

@@ -7,11 +7,11 @@ import gzip
 import re
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from profiling_lab.errors import UnreadableInputError
+from profiling_lab.records import dataclass
 from profiling_lab.trace.xplane.messages import message_class
 
 Value: TypeAlias = int | str | bytes

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
 
+from profiling_lab.records import dataclass
 from profiling_lab.trace.call_stacks import HLO_LINES, CallTable, StacksFound, unknown_facts
 from profiling_lab.trace.columns import (
     FARTHEST_NS,

@@ -86,6 +86,8 @@ def test_waiting_that_compute_hides_is_not_exposed(tmp_path: Path) -> None:
     errors=st.lists(st.integers(-(10**10), 10**10), min_size=4, max_size=4),
 )
 @example(ranks_=2, extra={(0, 0): 20_000}, errors=[2926, 508, 0, 0])
+@example(ranks_=4, extra={(0, 1): 46_158, (1, 1): 46_140}, errors=[0, 0, 0, 26_732_002])  # who was last?
+@example(ranks_=2, extra={(0, 1): 20_000, (1, 1): 30_010}, errors=[0, 700, 0, 0])  # late, or not yet?
 def test_against_an_oracle(
     tmp_path_factory: pytest.TempPathFactory,
     ranks_: int,
@@ -97,21 +99,29 @@ def test_against_an_oracle(
     job.clock_error.update(enumerate(errors))
     result = compare(job.write(tmp_path_factory.mktemp("oracle")))
     course = [[m for m in moments if m.what == "collective"] for moments in job.moments()]
-    waits, late, cost = [0] * ranks_, [0] * ranks_, [0] * ranks_
+    # Clocks are put together to within the microsecond by which ranks leave a collective apart; a rank's mean
+    # distance from the others is rounded down to a nanosecond.
+    accuracy = 2 * (ranks_ * ENDS_APART_NS + 1)
+    waits, cost = [0] * ranks_, [0] * ranks_
+    surely, perhaps = [0] * ranks_, [0] * ranks_  # the collectives to which a rank was late
     for met in zip(*course, strict=True):
         order = sorted(range(ranks_), key=lambda rank: -met[rank].start_ns)
         last, second = (met[rank].start_ns for rank in order[:2])
         others = [met[rank].start_ns for rank in order[1:]]
         for rank in range(ranks_):
             waits[rank] += last - met[rank].start_ns
-        if last - sum(others) / len(others) > LATE_NS:
-            late[order[0]] += 1
+        late_by = last - sum(others) / len(others)
+        if late_by > LATE_NS:
             cost[order[0]] += last - second
-    # Clocks are put together to within the microsecond by which ranks leave a collective apart; a rank's mean
-    # distance from the others is rounded down to a nanosecond.
-    error = 3 * 2 * job.collectives * (ranks_ * ENDS_APART_NS + 1)
+        if late_by > LATE_NS - accuracy:
+            for rank in order:
+                perhaps[rank] += last - met[rank].start_ns <= accuracy
+        if late_by > LATE_NS + accuracy and last - second > accuracy:
+            surely[order[0]] += 1
+    error = 3 * job.collectives * accuracy
     for row in result.rows:
-        assert row.compared == 6 and row.late == late[row.rank]
+        assert row.compared == 6
+        assert surely[row.rank] <= row.late <= perhaps[row.rank]
         assert 3 * row.wait_ns == pytest.approx(waits[row.rank], abs=error)
         assert 3 * row.cost_ns == pytest.approx(cost[row.rank], abs=error)
 

@@ -7,6 +7,7 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstdio>
 #include <limits>
 #include <random>
@@ -15,14 +16,6 @@
 
 using std::max;
 using std::min;
-inline int __ffs(int value) { return __builtin_ffs(value); }
-inline unsigned __ballot_sync(unsigned, int) { std::abort(); }  // cu_seqlens, which this kernel has not
-inline int __shfl_up_sync(unsigned, int, int) { std::abort(); }
-inline std::uint32_t __funnelshift_lc(std::uint32_t, std::uint32_t high, int count) {
-  return count >= 32 ? 0 : high << count;
-}
-inline float __fdividef(float a, float b) { return a / b; }
-
 #include "ops/attention/sm90/decode/kernel.cuh"
 
 namespace plab::ops::attention::sm90 {
@@ -139,10 +132,10 @@ void run(const Case& c) {
   if (c.page_size == 0) {
     on_cpu::launch(
         blocks, Config::kThreads,
-        [&] { attention_decode_sm90_kernel<Config>(params, DenseKeys{}, c.blocks, tiles); }, c.blocks);
+        [&] { attention_decode_sm90_kernel<Config, DenseKeys>(params, c.blocks, tiles, INT_MAX); }, c.blocks);
   } else {
     Cache<Element> cache_k(c, k), cache_v(c, v);
-    KeyCache cache{};
+    KeyCache& cache = params.cache;
     cache.lengths = cache_k.lengths.data();
     if (c.page_size > 0) cache.pages = cache_k.table.data();
     cache.pages_stride = cache_k.per_sequence;
@@ -151,7 +144,8 @@ void run(const Case& c) {
     params.k = cache_k.pages.view(), params.v = cache_v.pages.view();
     on_cpu::launch(
         blocks, Config::kThreads,
-        [&] { attention_decode_sm90_kernel<Config>(params, cache, c.blocks, tiles); }, c.blocks);
+        [&] { attention_decode_sm90_kernel<Config, CachedKeys>(params, c.blocks, tiles, INT_MAX); },
+        c.blocks);
     for (int b = 0; b < c.batch; ++b)  // the cache holds the new keys, and behind them what it held before
       for (int row = 0; row < cache.capacity; ++row)
         for (int h = 0; h < c.kv_heads; ++h)

@@ -12,10 +12,12 @@
 #include <vector_functions.h>
 #include <vector_types.h>
 
+#include <atomic>
 #include <barrier>
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <thread>
 #include <type_traits>
@@ -49,6 +51,28 @@ inline thread_local unsigned rank = 0;  // of this thread's block in its cluster
 inline float lanes[32][32];             // of the warps of all blocks of a cluster
 inline unsigned warp_of_cluster() { return rank * (blockDim.x / 32) + threadIdx.x / 32; }
 
+/// Dynamic shared memory of the blocks of a cluster (cuda/ptx/dynamic_shared.cuh).
+inline float4 dynamic_shared[16][16384];
+
+/// 32-bit shared addresses. Dynamic memory has the highest bit; static objects count from one of them or, in clusters
+/// (by_region), lie in a region for each block (cuda/ptx/mma_sync.cuh).
+constexpr std::uint32_t kDynamic = 1u << 31, kRegion = 256 << 10;
+alignas(256) inline char origin;
+inline bool by_region = false;
+inline std::uint32_t to_shared_address(const void* pointer) {
+  const auto* byte = static_cast<const char*>(pointer);
+  const auto* dynamic = reinterpret_cast<const char*>(dynamic_shared);
+  if (byte >= dynamic && byte < dynamic + sizeof dynamic_shared)
+    return kDynamic | static_cast<std::uint32_t>(byte - dynamic);
+  const auto offset = static_cast<std::uint32_t>(byte - &origin);
+  return by_region ? rank * kRegion + offset % kRegion : offset;
+}
+inline void* of_dynamic_address(std::uint32_t address) {
+  if (address < kDynamic) std::abort();
+  return reinterpret_cast<char*>(dynamic_shared) + (address - kDynamic);
+}
+inline void (*after_block)() = nullptr;  // what a block must not leave to the next one
+
 /// Runs `kernel` as a grid, `size` blocks at a time.
 template <class Kernel>
 void launch(unsigned blocks, unsigned threads, Kernel&& kernel, unsigned size = 1) {
@@ -64,6 +88,8 @@ void launch(unsigned blocks, unsigned threads, Kernel&& kernel, unsigned size = 
       for (unsigned b = 0; b < blocks; b += size) {
         blockIdx.x = b + rank;
         kernel();
+        cluster->arrive_and_wait();
+        if (thread == 0 && after_block != nullptr) after_block();
         cluster->arrive_and_wait();
       }
     });
@@ -94,6 +120,42 @@ inline float __shfl_sync(unsigned, float value, int from) {
 inline int __shfl_sync(unsigned mask, int value, int from) {
   return std::bit_cast<int>(__shfl_sync(mask, std::bit_cast<float>(value), from));
 }
+template <class T>
+T __shfl_sync(unsigned mask, T value, int from) requires(sizeof(T) == 8) {
+  const auto bits = std::bit_cast<std::uint64_t>(value);
+  const auto low = std::uint32_t(__shfl_sync(mask, int(bits), from)),
+             high = std::uint32_t(__shfl_sync(mask, int(bits >> 32), from));
+  return std::bit_cast<T>(std::uint64_t{high} << 32 | low);
+}
+inline int __shfl_up_sync(unsigned, int value, int step) {
+  const unsigned warp = on_cpu::warp_of_cluster(), lane = threadIdx.x % 32;
+  on_cpu::lanes[warp][lane] = std::bit_cast<float>(value);
+  __syncwarp();
+  const float other = on_cpu::lanes[warp][lane >= unsigned(step) ? lane - step : lane];
+  __syncwarp();
+  return std::bit_cast<int>(other);
+}
+inline int __shfl_xor_sync(unsigned mask, int value, int step) {
+  return std::bit_cast<int>(__shfl_xor_sync(mask, std::bit_cast<float>(value), step));
+}
+inline std::uint32_t __shfl_xor_sync(unsigned mask, std::uint32_t value, int step) {
+  return std::bit_cast<std::uint32_t>(__shfl_xor_sync(mask, std::bit_cast<float>(value), step));
+}
+inline unsigned __ballot_sync(unsigned, int value) {
+  const unsigned warp = on_cpu::warp_of_cluster(), lane = threadIdx.x % 32;
+  on_cpu::lanes[warp][lane] = value ? 1.f : 0.f;
+  __syncwarp();
+  unsigned all = 0;
+  for (unsigned i = 0; i < 32; ++i) all |= unsigned(on_cpu::lanes[warp][i] > 0) << i;
+  __syncwarp();
+  return all;
+}
+inline int __ffs(int value) { return __builtin_ffs(value); }
+inline std::uint32_t __funnelshift_lc(std::uint32_t, std::uint32_t high, int count) {
+  return count >= 32 ? 0 : high << count;
+}
+inline float __fdividef(float a, float b) { return a / b; }
+inline int atomicAdd(int* to, int value) { return std::atomic_ref(*to).fetch_add(value); }
 inline int __all_sync(unsigned mask, int value) {
   int all = value;
   for (int lane = 1; lane < 32; lane *= 2) {
@@ -111,6 +173,20 @@ T __ldg(const T* address) {
 template <class T>
 T __ldcg(const T* address) {
   return *address;
+}
+inline int __syncthreads_or(int value) {
+  static std::atomic<int> any[2];
+  static thread_local unsigned calls = 0;
+  std::atomic<int>& now = any[calls++ % 2];
+  if (value) now = 1;
+  __syncthreads();
+  const int result = now;
+  __syncthreads();
+  if (threadIdx.x == 0) now = 0;  // read again two calls from now, behind another barrier
+  return result;
+}
+inline std::uint32_t __cvta_generic_to_shared(const void* pointer) {
+  return on_cpu::to_shared_address(pointer);
 }
 inline float rsqrtf(float v) { return 1 / std::sqrt(v); }
 inline float __uint_as_float(std::uint32_t bits) { return std::bit_cast<float>(bits); }

@@ -1,63 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the kernels of layer_norm_gelu on the CPU and prints, for each case, the relative errors against
-// double:
-//
-//     <case>\t<y>\t<dx>\t<dweight>\t<dbias>\t<y near zero>
-//
-// The last is the largest absolute error of results below 1/8.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-#include <cstdio>
-#include <random>
-
-#include "cuda_on_cpu.h"
+// Runs the kernels of layer_norm_gelu on the CPU that give a row to a warp, a block or a cluster; a line for each
+// case, as layer_norm_gelu_problem.h writes it.
+#include "layer_norm_gelu_problem.h"
 #include "ops/layer_norm_gelu/portable/backward.cuh"
 #include "ops/layer_norm_gelu/portable/forward.cuh"
 
 namespace plab::ops::layer_norm_gelu {
-
-alignas(16) float4 shared[16384];
-
 namespace {
-
-struct Shape {
-  int64_t rows, cols, row_stride;
-  int offset;  // elements by which x and dy miss an aligned address
-  int rows_per_group;
-  float mean;
-  bool bias;
-  float first = 0;  // of each row, unless 0
-};
-
-template <class Element>
-std::vector<Element> normal(int64_t count, float mean, float scale, unsigned seed) {
-  std::mt19937 generator(seed);
-  std::normal_distribution<float> draw(mean, scale);
-  std::vector<Element> values(count);
-  for (Element& value : values) value = cuda::from_float<Element>(draw(generator));
-  return values;
-}
-
-struct Error {
-  double squares = 0, norm = 0;
-  void add(double got, double exact) {
-    squares += (got - exact) * (got - exact);
-    norm += exact * exact;
-  }
-  double relative() const { return std::sqrt(squares / norm); }
-};
-
-double gelu(GeluForm form, double z, double& slope) {
-  if (form == GeluForm::kErf) {
-    const double p = 0.5 * std::erfc(-z / std::sqrt(2.0));
-    slope = p + z * std::exp(-z * z / 2) / std::sqrt(2 * M_PI);
-    return z * p;
-  }
-  const double k = 2 * std::sqrt(2 / M_PI), gate = 1 / (1 + std::exp(-k * (z + 0.044715 * z * z * z)));
-  slope = gate + z * gate * (1 - gate) * k * (1 + 3 * 0.044715 * z * z);
-  return z * gate;
-}
 
 /// kForwardStages 0: the forward goes straight into registers.
 template <class Tile, class Group, Weights kWeights, int kStages, bool kOverlap, GeluForm kForm,
@@ -67,84 +16,94 @@ void run(const char* name, const Shape& shape) {
   using Forward = ForwardConfig<ForwardTile, ForwardGroup, 1024,
                                 kForwardStages == 0 ? Weights::kCached : kWeights, kForwardStages, kForm>;
   using Backward = BackwardConfig<Tile, Group, 1024, 4, kWeights, kStages, kOverlap, kForm>;
-  const auto [rows, cols, row_stride, offset, rows_per_group, row_mean, with_bias, row_first] = shape;
-  auto x = normal<Element>(rows * row_stride + offset, row_mean, 2, 1);
-  for (int64_t r = 0; row_first != 0 && r < rows; ++r)
-    x[offset + r * row_stride] = cuda::from_float<Element>(row_first);
-  const auto dy = normal<Element>(rows * row_stride + offset, 0, 1, 2);
-  const auto weight = normal<Element>(cols, 1, 0.3f, 3), bias = normal<Element>(cols, 0, 0.3f, 4);
-  std::vector<Element> y(rows * cols), dx(rows * cols), dweight(cols), dbias(cols);
-  std::vector<float> mean(rows), rstd(rows);
+  Problem<Element> problem(shape);
   const int threads_per_row =
-      static_cast<int>((cols + 32 * Tile::kElements - 1) / (32 * Tile::kElements) * 32);
+      static_cast<int>((shape.cols + 32 * Tile::kElements - 1) / (32 * Tile::kElements) * 32);
   const int groups = Group::kIsWarp ? 4 : 1;
-  const int64_t runs = (rows + rows_per_group - 1) / rows_per_group;
+  const int64_t runs = (shape.rows + shape.rows_per_group - 1) / shape.rows_per_group;
   const auto blocks = static_cast<unsigned>((runs + groups - 1) / groups);
-  std::vector<float> partial(blocks * 2 * cols, NAN);
-
-  ForwardParams f{};
-  f.x = x.data() + offset, f.weight = weight.data(), f.bias = with_bias ? bias.data() : nullptr;
-  f.y = y.data(), f.mean = mean.data(), f.rstd = rstd.data();
-  f.rows = rows, f.cols = cols, f.x_row_stride = row_stride, f.eps = 1e-5;
-  const RowOrder order{rows_per_group, false, 1, 1.0f / static_cast<float>(cols)};
+  const RowOrder order{shape.rows_per_group, false, 1, 1.0f / static_cast<float>(shape.cols), 0};
+  cuda::ptx::clear_dynamic_shared();
   if constexpr (kForwardStages == 0) {
     const unsigned threads = ForwardGroup::kIsWarp ? 128 : threads_per_row;
-    const int64_t run = Forward::kOneRow ? 1 : rows_per_group, of_block = run * Forward::kRowsAtATime;
-    on_cpu::launch(static_cast<unsigned>((rows + of_block - 1) / of_block), threads,
-                   [&] { forward_direct_kernel<Forward>(f, order); });
+    const int64_t run = Forward::kOneRow ? 1 : shape.rows_per_group, of_block = run * Forward::kRowsAtATime;
+    on_cpu::launch(static_cast<unsigned>((shape.rows + of_block - 1) / of_block), threads,
+                   [&] { forward_direct_kernel<Forward>(problem.forward, order); });
   } else {
-    on_cpu::launch(blocks, threads_per_row * groups, [&] { forward_kernel<Forward>(f, order); });
+    on_cpu::launch(blocks, threads_per_row * groups,
+                   [&] { forward_kernel<Forward>(problem.forward, order); });
   }
-  BackwardParams b{};
-  b.dy = dy.data() + offset, b.x = f.x, b.weight = f.weight, b.bias = f.bias, b.mean = f.mean,
-  b.rstd = f.rstd;
-  b.dx = dx.data(), b.partial = partial.data(), b.dweight = dweight.data(), b.dbias = dbias.data();
-  b.rows = rows, b.cols = cols, b.x_row_stride = row_stride, b.dy_row_stride = row_stride;
-  on_cpu::launch(blocks, threads_per_row * groups, [&] { backward_kernel<Backward>(b, order); });
-  on_cpu::launch(static_cast<unsigned>((2 * cols + 31) / 32), 64, [&] {
-    add_partials_kernel<Element, 32>(partial.data(), blocks, cols, dweight.data(), dbias.data());
-  });
-  std::vector<Element> again(2 * cols);
-  on_cpu::launch(static_cast<unsigned>((2 * cols + 7) / 8), 32, [&] {
-    add_partials_kernel<Element, 8>(partial.data(), blocks, cols, again.data(), again.data() + cols);
-  });
+  problem.make_workspace(blocks);
+  cuda::ptx::clear_dynamic_shared();
+  on_cpu::launch(blocks, threads_per_row * groups,
+                 [&] { backward_kernel<Backward>(problem.backward, order); });
+  problem.template add_partials<8>(blocks);
+  problem.report(name, kForm);
+}
 
-  Error error_y, error_dx, error_dweight, error_dbias;
-  double near_zero = 0;
-  std::vector<double> sum_weight(cols), sum_bias(cols), h(cols), dh(cols);
-  for (int64_t r = 0; r < rows; ++r) {
-    const Element *row = x.data() + offset + r * row_stride, *gradient = dy.data() + offset + r * row_stride;
-    double m = 0, v = 0, mean_dh = 0, mean_dh_h = 0;
-    for (int64_t c = 0; c < cols; ++c) m += cuda::to_float(row[c]) / static_cast<double>(cols);
-    for (int64_t c = 0; c < cols; ++c)
-      v += std::pow(cuda::to_float(row[c]) - m, 2) / static_cast<double>(cols);
-    for (int64_t c = 0; c < cols; ++c) {
-      const double w = cuda::to_float(weight[c]);
-      h[c] = (cuda::to_float(row[c]) - m) / std::sqrt(v + 1e-5);
-      double slope;
-      const double exact = gelu(kForm, h[c] * w + (with_bias ? cuda::to_float(bias[c]) : 0.0f), slope);
-      const double got = cuda::to_float(y[r * cols + c]);
-      error_y.add(got, exact);
-      if (std::abs(exact) < 0.125) near_zero = std::max(near_zero, std::abs(got - exact));
-      const double dz = cuda::to_float(gradient[c]) * slope;
-      sum_weight[c] += dz * h[c], sum_bias[c] += dz;
-      dh[c] = dz * w;
-      mean_dh += dh[c] / cols, mean_dh_h += dh[c] * h[c] / cols;
-    }
-    for (int64_t c = 0; c < cols; ++c) {
-      error_dx.add(cuda::to_float(dx[r * cols + c]),
-                   (dh[c] - mean_dh - h[c] * mean_dh_h) / std::sqrt(v + 1e-5));
-    }
-  }
-  for (int64_t c = 0; c < cols; ++c) {
-    error_dweight.add(cuda::to_float(dweight[c]), sum_weight[c]);
-    error_dbias.add(cuda::to_float(dbias[c]), sum_bias[c]);
-    error_dweight.add(cuda::to_float(again[c]), sum_weight[c]);
-    error_dbias.add(cuda::to_float(again[cols + c]), sum_bias[c]);
-  }
-  std::printf("%s\t%.3e\t%.3e\t%.3e\t%.3e\t%.3e\n", name, error_y.relative(), error_dx.relative(),
-              error_dweight.relative(), error_dbias.relative(), near_zero);
-  std::fflush(stdout);
+/// How shifted rows are dealt to groups.
+struct Dealt {
+  unsigned threads, blocks;  // of a block, of a cluster
+  int64_t groups;
+  int forward_vecs, backward_vecs;  // of a thread
+};
+
+template <class Element, GeluForm kForm, class Group, bool kOverlap, bool kResidual = false>
+void run_shifted(const char* name, const Shape& shape, const Dealt& dealt) {
+  constexpr int kVecSize = cuda::kVecSize<Element>;
+  using Forward =
+      ForwardConfig<RowTile<Element, 32 / kVecSize, Access::kShifted>, Group, 512,
+                    sizeof(Element) == 2 ? Weights::kRegisters : Weights::kFloats, 3, kForm, kResidual>;
+  using Backward = BackwardConfig<RowTile<Element, 16 / kVecSize, Access::kShifted>, Group, 512, 4,
+                                  Weights::kShared, kOverlap ? 3 : 2, kOverlap, kForm, kResidual>;
+  Problem<Element> problem(shape);
+  const auto launch = [&](int vecs, auto&& kernel) {
+    const RowOrder order{(shape.rows + dealt.groups - 1) / dealt.groups, true, 0,
+                         1.0f / static_cast<float>(shape.cols), vecs};
+    if (int64_t{vecs} * kVecSize * dealt.threads * dealt.blocks < shape.cols + kVecSize - 1) std::abort();
+    if (dealt.groups * shape.cols % kVecSize != 0 && dealt.groups < shape.rows) std::abort();
+    cuda::ptx::clear_dynamic_shared();
+    on_cpu::by_region = dealt.blocks > 1;
+    on_cpu::launch(
+        static_cast<unsigned>(dealt.groups) * dealt.blocks, dealt.threads, [&] { kernel(order); },
+        dealt.blocks);
+  };
+  launch(dealt.forward_vecs, [&](const RowOrder& order) { forward_kernel<Forward>(problem.forward, order); });
+  problem.make_workspace(dealt.groups);
+  launch(dealt.backward_vecs,
+         [&](const RowOrder& order) { backward_kernel<Backward>(problem.backward, order); });
+  problem.template add_partials<32>(dealt.groups);
+  problem.report(name, kForm);
+}
+
+void run_shifted() {
+  using Bf16 = __nv_bfloat16;
+  using Block = cuda::BlockPairSum;
+  using Cluster = cuda::ClusterPairSum<0>;
+  constexpr auto kErf = GeluForm::kErf, kTanh = GeluForm::kTanh;
+  constexpr bool kInTurn = false, kOverlap = true;
+  run_shifted<Bf16, kErf, Block, kOverlap>("bf16 odd", {37, 301, 301, 0, 0, 0.5f, true}, {64, 1, 8, 2, 1});
+  run_shifted<Bf16, kErf, Block, kInTurn>("bf16 odd, fewer rows than groups",
+                                          {3, 1001, 1001, 0, 0, 0.5f, true}, {64, 1, 3, 4, 2});
+  run_shifted<Bf16, kErf, Block, kOverlap>("bf16 odd and far from zero", {17, 515, 515, 0, 0, 100, true},
+                                           {64, 1, 8, 3, 2});
+  run_shifted<Bf16, kErf, Block, kInTurn>("bf16 rows apart that start at 16 bytes",
+                                          {9, 1032, 1040, 0, 0, 0.5f, true}, {96, 1, 2, 2, 2});
+  run_shifted<__half, kTanh, Block, kOverlap, true>(
+      "fp16 tanh residual", {19, 514, 514, 0, 0, 0.5f, true, 0, true}, {64, 1, 4, 4, 2});
+  run_shifted<float, kErf, Block, kInTurn>("fp32 odd", {9, 517, 517, 0, 0, 0.5f, true}, {64, 1, 4, 3, 3});
+  run_shifted<float, kTanh, Block, kInTurn, true>("fp32 tanh residual, no bias, far from its first element",
+                                                  {9, 119, 119, 0, 0, 20, false, 1000, true},
+                                                  {32, 1, 4, 8, 4});
+  run_shifted<Bf16, kErf, Cluster, kOverlap>("bf16 odd, a cluster of two", {17, 1001, 1001, 0, 0, 0.5f, true},
+                                             {64, 2, 8, 1, 1});
+  run_shifted<Bf16, kErf, Cluster, kOverlap>("bf16 odd, a cluster of three",
+                                             {9, 1497, 1497, 0, 0, 0.5f, true}, {32, 3, 8, 2, 2});
+  run_shifted<Bf16, kErf, Cluster, kInTurn, true>("bf16 residual, a cluster of five, the last block empty",
+                                                  {5, 2056, 2056, 0, 0, 0.5f, true, 0, true},
+                                                  {64, 5, 2, 1, 1});
+  run_shifted<float, kErf, Cluster, kInTurn>("fp32 a cluster of two", {9, 519, 519, 0, 0, 0.5f, true},
+                                             {32, 2, 4, 3, 3});
 }
 
 void run_all() {
@@ -192,6 +151,7 @@ void run_all() {
       "bf16 five warps per row, straight into registers", {4, 2560, 2560, 0, 2, 0.5f, true});
   run<RowTile<__half, 1, kScalar>, BlockPairSum, kShared, 3, kOverlap, kErf>("fp16 rows not aligned",
                                                                              {3, 600, 601, 1, 2, 0.5f, true});
+  run_shifted();
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ def arguments() -> dict[str, Any]:
 @pytest.mark.parametrize("has_kernel", [True, False])
 def test_once(has_kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     checks: list[Any] = []
-    monkeypatch.setattr(_attention_cache, "_has_kernel", lambda q: has_kernel)
+    monkeypatch.setattr(_attention_cache, "has_hopper_kernels", lambda q: has_kernel)
     monkeypatch.setattr(_attention_cache, "_check", lambda *args: checks.append(args))
     lengths = torch.zeros(2, dtype=torch.int32)
     if has_kernel:  # which this machine has not, so the op itself refuses, after Python has checked nothing
@@ -40,7 +40,7 @@ def test_gradients_are_refused_on_every_path(
     name: str, has_kernel: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The op would not give any, without an error."""
-    monkeypatch.setattr(_attention_cache, "_has_kernel", lambda q: has_kernel)
+    monkeypatch.setattr(_attention_cache, "has_hopper_kernels", lambda q: has_kernel)
     tensors = arguments()
     tensors[name].requires_grad_()
     with pytest.raises(ValueError, match="has no gradients, but a tensor requires one"):
@@ -54,10 +54,10 @@ def test_the_op_without_data_checks_too() -> None:
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         a = arguments()
         lengths = torch.zeros(2, dtype=torch.int32)
-        out, lse = op(a["q"], a["k_cache"], a["v_cache"], lengths, None, a["k"], a["v"], None, *options)
+        out, lse = op(a["q"], a["k_cache"], a["v_cache"], lengths, None, a["k"], a["v"], None, None, *options)
         assert out.shape == (2, 1, 4, 16) and lse.shape == (2, 4, 1)
         with pytest.raises(ValueError, match="k and v are given together or not at all"):
-            op(a["q"], a["k_cache"], a["v_cache"], lengths, None, a["k"], None, None, *options)
+            op(a["q"], a["k_cache"], a["v_cache"], lengths, None, a["k"], None, None, None, *options)
 
 
 def test_what_is_said(python_warm: Callable[..., subprocess.CompletedProcess[str]]) -> None:

@@ -23,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "other_code.h"
 #include "recorder/cupti/abi.h"
 #include "records.h"
 
@@ -337,43 +338,37 @@ PLAB_FAKE uint64_t fake_slowest_launch(uint64_t milliseconds) {
   return slowest;
 }
 
-// What the recorder's callbacks alone take: CUPTI's own work and this file's locks are left out. A launch
-// makes two runtime callbacks and, with `driver`, the two of its driver call; before each, `evicted_bytes` of
-// other memory are read, as the work of a framework between two launches would. Returns picoseconds per
-// launch, the lower quartile over chunks that fit into a ring.
-PLAB_FAKE uint64_t fake_callback_cost(int chunks, int driver, uint64_t evicted_bytes) {
-  constexpr int kChunk = 2000;
-  using Clock = std::chrono::steady_clock;
-  static std::vector<uint8_t> other(size_t{64} << 20);
-  std::vector<uint64_t> costs;
-  uint64_t slot = 0;
-  int result = 0;
-  volatile uint8_t seen = 0;
-  for (int chunk = 0; chunk < chunks; ++chunk) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(30));  // the consumer drains
-    uint64_t ticks = 0;
+// What the recorder's callbacks alone take for a launch, in picoseconds: CUPTI's own work and this file's locks are
+// left out. A launch makes two runtime callbacks and two of its driver call. Before it, `evicted_bytes` of other
+// memory are read and as many of other code run, as the work of a framework between two launches would.
+PLAB_FAKE uint64_t fake_timed_launch(uint64_t evicted_bytes) {
+  static const std::vector<uint8_t> other(kOtherBytes, 1);
+  static const auto other_code = other_code_of(kOtherBytes);
+  static const double tick_ps = [] {
+    using Clock = std::chrono::steady_clock;
     const auto begin = Clock::now();
     const uint64_t first = __rdtsc();
-    for (int i = 0; i < kChunk; ++i) {
-      for (uint64_t at = 0; at < evicted_bytes; at += 64) seen = seen + other[at];
-      CallbackData data{};
-      data.correlation_data = &slot;
-      data.correlation_id = ++state.next_correlation;
-      const uint64_t start = __rdtsc();
-      state.callback(state.userdata, Domain::kRuntime, 211, &data);
-      if (driver) state.callback(state.userdata, Domain::kDriver, 307, &data);
-      data.site = Site::kExit;
-      data.return_value = &result;
-      if (driver) state.callback(state.userdata, Domain::kDriver, 307, &data);
-      state.callback(state.userdata, Domain::kRuntime, 211, &data);
-      ticks += __rdtsc() - start;
-    }
-    const std::chrono::duration<double, std::pico> wall = Clock::now() - begin;
-    const double tick_ps = wall.count() / static_cast<double>(__rdtsc() - first);
-    costs.push_back(static_cast<uint64_t>(tick_ps * static_cast<double>(ticks) / kChunk));
-  }
-  std::nth_element(costs.begin(), costs.begin() + chunks / 4, costs.end());
-  return costs[static_cast<size_t>(chunks / 4)];
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    const uint64_t ticks = __rdtsc() - first;
+    return std::chrono::duration<double, std::pico>(Clock::now() - begin).count() /
+           static_cast<double>(ticks);
+  }();
+  volatile uint8_t seen = 0;
+  for (uint64_t at = 0; at < evicted_bytes; at += 64) seen = seen + other[at];
+  if (evicted_bytes) other_code(evicted_bytes / kCodeStep);
+  uint64_t slot = 0;
+  int result = 0;
+  CallbackData data{};
+  data.correlation_data = &slot;
+  data.correlation_id = ++state.next_correlation;
+  const uint64_t start = __rdtsc();
+  state.callback(state.userdata, Domain::kRuntime, 211, &data);
+  state.callback(state.userdata, Domain::kDriver, 307, &data);
+  data.site = Site::kExit;
+  data.return_value = &result;
+  state.callback(state.userdata, Domain::kDriver, 307, &data);
+  state.callback(state.userdata, Domain::kRuntime, 211, &data);
+  return static_cast<uint64_t>(tick_ps * static_cast<double>(__rdtsc() - start));
 }
 
 // A node comes into a graph, by the call that this thread is in; with `original` it is a clone of that one.

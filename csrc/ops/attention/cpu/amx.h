@@ -18,7 +18,9 @@
 // interleaved. All blocks are full: 64 rows, head_dim padded, zeros for what does not exist.
 namespace plab::ops::attention::cpu {
 
+#ifndef PLAB_AMX  // a test has its own tile instructions, for any CPU
 #define PLAB_AMX [[gnu::target("arch=x86-64-v4,amx-tile,amx-bf16")]]
+#endif
 
 // Whether this CPU has AMX and the system lets this process use its registers.
 inline bool has_amx() {

@@ -8,7 +8,7 @@ namespace plab::ops::attention::sm80 {
 namespace {
 
 template <class Element>
-FwdPlan plan(const FwdParams& params) {
+FwdPlan plan_d256(const FwdParams& params) {
   using Pairs = FwdPairsConfig<Element, 256, 64, 64, 2>;
   if (Pairs::kSmemBytes <= cuda::max_shared_bytes())
     return plan_fwd_kernel<Pairs, attention_fwd_pairs_sm80_kernel<Pairs>>(params.problem);
@@ -19,8 +19,8 @@ FwdPlan plan(const FwdParams& params) {
 }  // namespace
 
 FwdPlan plan_fwd_d256(const FwdParams& params) {
-  return params.problem.element == ElementType::kBFloat16 ? plan<__nv_bfloat16>(params)
-                                                          : plan<__half>(params);
+  return params.problem.element == ElementType::kBFloat16 ? plan_d256<__nv_bfloat16>(params)
+                                                          : plan_d256<__half>(params);
 }
 
 }  // namespace plab::ops::attention::sm80

@@ -7,7 +7,7 @@ namespace plab::ops::attention::sm80 {
 namespace {
 
 template <class Element>
-FwdPlan plan(const FwdParams& params) {
+FwdPlan plan_d64(const FwdParams& params) {
   using Config = FwdConfig<Element, 64, 128, 64, 3, true>;
   return plan_fwd_kernel<Config, attention_fwd_sm80_kernel<Config>>(params.problem);
 }
@@ -15,8 +15,8 @@ FwdPlan plan(const FwdParams& params) {
 }  // namespace
 
 FwdPlan plan_fwd_d64(const FwdParams& params) {
-  return params.problem.element == ElementType::kBFloat16 ? plan<__nv_bfloat16>(params)
-                                                          : plan<__half>(params);
+  return params.problem.element == ElementType::kBFloat16 ? plan_d64<__nv_bfloat16>(params)
+                                                          : plan_d64<__half>(params);
 }
 
 }  // namespace plab::ops::attention::sm80

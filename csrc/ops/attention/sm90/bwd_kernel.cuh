@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "cuda/ptx/dependent_launch.cuh"
 #include "ops/attention/mask.cuh"
 #include "ops/attention/sm90/bwd_epilogue.cuh"
 #include "ops/attention/sm90/bwd_load.cuh"
@@ -83,6 +84,8 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
 
   if (threadIdx.x < kWarpgroup) {
     ptx::setmaxnreg_dec<Config::kProducerRegs>();
+    ptx::launch_dependents();
+    ptx::wait_for_previous_grid();  // statistics, counter and turns, of which consumers need none
     const int warp = __shfl_sync(~0u, int(threadIdx.x) / 32, 0);
     if (warp == 0)
       load_tiles<Config>(p, grid, maps, barriers, tiles, k_tile, v_tile, q_ring, do_ring, statistics);

@@ -6,7 +6,8 @@
 #include "ops/attention/sm90/bwd_postprocess.cuh"
 #include "ops/attention/sm90/bwd_preprocess.cuh"
 
-// The backward up to head_dim 128: three kernels, their grids and their workspace.
+// The backward up to head_dim 128: three kernels, their grids and their workspace. Each starts while the one before it
+// ends, and waits for that where it needs its results.
 namespace plab::ops::attention::sm90 {
 
 template <class Config>
@@ -16,15 +17,15 @@ void launch_bwd_preprocess(const KernelLaunch<BwdParams>& how, const BwdParams& 
 
 template <class Config>
 void launch_bwd(const KernelLaunch<BwdParams>& how, const BwdParams& params, cudaStream_t stream) {
-  launch_kernel(attention_bwd_sm90_kernel<Config>, how, stream, params, KeyGrid{how.tiles, how.split},
-                make_bwd_maps(params, Config::kTileQ, Config::kTileKv));
+  launch_early(attention_bwd_sm90_kernel<Config>, how, stream, params, KeyGrid{how.tiles, how.split},
+               make_bwd_maps(params, Config::kTileQ, Config::kTileKv));
 }
 
 template <class Config>
 void launch_bwd_postprocess(const KernelLaunch<BwdParams>& how, const BwdParams& params,
                             cudaStream_t stream) {
-  launch_kernel(attention_bwd_sm90_finish_kernel<Config>, how, stream, params,
-                make_query_grid<Config>(params.problem), KeyGrid{how.tiles, how.split});
+  launch_early(attention_bwd_sm90_finish_kernel<Config>, how, stream, params,
+               make_query_grid<Config>(params.problem), KeyGrid{how.tiles, how.split});
 }
 
 template <class Config>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "cuda/ptx/dependent_launch.cuh"
 #include "cuda/ptx/mma_sync.cuh"
 #include "ops/attention/sm90/bwd_workspace.cuh"
 #include "ops/attention/softmax.cuh"
@@ -51,6 +52,7 @@ __global__ void __launch_bounds__(2 * kWarpgroup)
                                      const __grid_constant__ TileGrid grid,
                                      const __grid_constant__ KeyGrid keys) {
   using Element = typename Config::Element;
+  ptx::wait_for_previous_grid();
   if (const int behind = int(blockIdx.x) - grid.tiles * grid.groups; behind >= 0)
     return gather_parts<Config>(p, keys, behind);
   constexpr int kM = Config::kTileQ, kN = Config::kTileKv;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "cuda/ptx/dependent_launch.cuh"
 #include "cuda/vec.cuh"
 #include "ops/attention/sm90/bwd_workspace.cuh"
 #include "ops/attention/softmax.cuh"
@@ -28,6 +29,7 @@ __global__ void __launch_bounds__(kWarpgroup)
   constexpr int kLanes = Config::kHeadDim / 8, kRows = kWarpgroup / kLanes;  // rows at a time
   const Problem& problem = p.problem;
   const BwdWorkspace<Config> workspace(p);
+  ptx::launch_dependents();
   if (blockIdx.x == 0 && threadIdx.x == 0) *workspace.counter() = 0;
   const Tile tile = find_tile(problem, grid, true, blockIdx.x);
   if (!tile.valid) return;

@@ -10,15 +10,16 @@ namespace plab::ops::attention::sm90 {
 
 // A block has one or two units. A unit is a producer warp, kTileQ / 64 consumer warpgroups, and its own rings. Two
 // units work on different tiles, so one computes while the other starts or finishes a tile.
-// kHeadDimV is the head_dim of V and O. In shared memory every row has whole chunks of 64 columns.
+// kHeadDimV is the head_dim of V and O. In shared memory every row has whole chunks of 64 columns. kCached: keys are
+// in FwdParams::cache.
 template <class Element_, int kHeadDim_, int kTileQ_, int kTileKv_, bool kPingPong_, int kUnits_ = 1,
-          int kStages_ = 2, int kHeadDimV_ = kHeadDim_>
+          int kStages_ = 2, int kHeadDimV_ = kHeadDim_, bool kCached_ = false>
 struct FwdConfig {
   using Element = Element_;
   static constexpr int kHeadDim = kHeadDim_, kHeadDimV = kHeadDimV_, kTileQ = kTileQ_, kTileKv = kTileKv_;
   static constexpr int kColumns = whole_chunks(kHeadDim), kColumnsV = whole_chunks(kHeadDimV);
   static constexpr int kUnits = kUnits_, kStages = kStages_;
-  static constexpr bool kPingPong = kPingPong_;
+  static constexpr bool kPingPong = kPingPong_, kCached = kCached_;
   static constexpr int kConsumers = kTileQ / 64, kThreads = (1 + kUnits * kConsumers) * kWarpgroup;
   // Registers a thread, out of 65536 for the block: producers need few, consumers hold S, P and O.
   static constexpr int kProducerRegs = kUnits * kConsumers == 2 ? 56 : 32;
@@ -39,10 +40,13 @@ struct FwdConfig {
   static_assert(kStagesQ > 1 || !kPingPong,
                 "with one buffer O is stored from registers, which turns do not do");
   static_assert(kTileKv % 16 == 0, "P V consumes keys in steps of 16");
+  static_assert(!kCached || kUnits == 1, "the other producer warps load from the cache");
 };
 
 struct FwdMaps {
   CUtensorMap q, k, v, o;
+  int key_rows;      // of a box of k and v: kTileKv, or the part of it that lies in one page of a cache
+  bool copies_rows;  // boxes are too small for TMA (cache/load.cuh)
 };
 
 // Shared memory: the rings, then their barriers, then a note of the work that comes with each Q.
@@ -63,9 +67,10 @@ struct FwdMemory {
     v_empty = k_empty + 8 * kKv;
     notes = q_full + 256;
   }
-  __device__ __forceinline__ void init_barriers() const {
+  // `lanes` arrive where K and V are full: one that asks TMA, or all of a warp that copies rows.
+  __device__ __forceinline__ void init_barriers(int lanes) const {
     for (int i = 0; i < Config::kStagesQ + 2 * Config::kStages; ++i) {
-      ptx::mbarrier_init(q_full + 8 * i, 1);
+      ptx::mbarrier_init(q_full + 8 * i, i < Config::kStagesQ ? 1 : lanes);
       ptx::mbarrier_init(q_empty + 8 * i, 4 * Config::kConsumers);  // warps
     }
     ptx::fence_barrier_init();

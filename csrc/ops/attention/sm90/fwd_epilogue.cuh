@@ -113,18 +113,20 @@ __device__ __forceinline__ void store_by_tma(const FwdParams& p, const FwdMaps& 
   finish_rows<Config>(p, rows, factor, work, first, inverse, band, lane);
   const uint32_t o_tile = memory.q_ring + stage * Config::kBytesQ;
   stage_band<Element, kM, kD>(o_tile, band, o, inverse);
-  if (problem.cu_seqlens_q != nullptr) {  // the rows behind a sequence belong to the next one
+  // With cu_seqlens the rows behind a sequence belong to the next one, and TMA would overwrite them.
+  const bool by_rows = problem.cu_seqlens_q != nullptr && work.rows < 64 * group + 64;
+  if (by_rows) {
     ptx::named_barrier_sync(own_barrier, kWarpgroup);
     store_rows<kM, kD>(row_pointer<Element>(p.out, work.batch, work.q_row + work.row, work.head), p.out.row,
                        o_tile, 64 * group, work.rows, problem.head_dim_v);
   }
   ptx::fence_proxy_async();
   ptx::named_barrier_sync(own_barrier, kWarpgroup);
-  if (leader && problem.cu_seqlens_q == nullptr) {
+  if (leader && !by_rows) {
 #pragma unroll
     for (int chunk = 0; chunk < Config::kColumnsV / 64; ++chunk)
       ptx::tma_store_4d(&maps.o, o_tile + chunk * kM * 128 + 64 * group * 128, chunk * 64,
-                        work.row + 64 * group, work.head, work.batch);
+                        work.q_row + work.row + 64 * group, work.head, work.batch);
     ptx::tma_store_commit();
   }
   leaving = stage;

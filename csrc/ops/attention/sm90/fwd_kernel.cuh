@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "ops/attention/sm90/cache/load.cuh"
 #include "ops/attention/sm90/fwd_load.cuh"
 #include "ops/attention/sm90/fwd_mainloop.cuh"
 #include "ops/attention/sm90/gemm.cuh"
@@ -37,12 +38,16 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   const FwdMemory<Config> memory(ptx::shared_address(bytes) + unit * Config::kUnitBytes);
   const Problem& problem = p.problem;
 
-  if (threadIdx.x < 32 * Config::kUnits && threadIdx.x % 32 == 0) memory.init_barriers();
+  const bool copies_rows = Config::kCached && maps.copies_rows;
+  if (threadIdx.x < 32 * Config::kUnits && threadIdx.x % 32 == 0) memory.init_barriers(copies_rows ? 32 : 1);
   __syncthreads();
 
   if (threadIdx.x < kWarpgroup) {
     ptx::setmaxnreg_dec<Config::kProducerRegs>();
-    if (threadIdx.x < 32 * Config::kUnits) load_tiles<Config>(p, grid, maps, memory, unit);
+    if constexpr (Config::kCached)
+      load_cached_tiles<Config>(p, grid, maps, memory);
+    else if (threadIdx.x < 32 * Config::kUnits)
+      load_tiles<Config>(p, grid, maps, memory, unit);
   } else {
     ptx::setmaxnreg_inc<Config::kConsumerRegs>();
     const int group = warpgroup - 1 - Config::kConsumers * unit, lane = int(threadIdx.x & 31);
@@ -62,6 +67,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     LazyRow state;
     int leaving = -1;  // the Q buffer from which TMA is storing O
     WarpgroupTile part{};
+    int mask_part = BlockMask::kAll;  // what the block mask says of the scores that are computed
     bool begins = true;  // the next P V is the first of its tile: it overwrites O, so O need not be set to 0
 #pragma unroll
     for (int i = 0; i < kDv / 2; ++i) o[i] = 0.f;
@@ -76,16 +82,17 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     // S = Q K^T of the next key tile; with kPingPong when it is this warpgroup's turn.
     const auto issue_scores = [&] {
       ptx::mbarrier_wait(memory.k_full + 8 * k.stage, k.parity);
+      if (copies_rows) ptx::fence_proxy_async();  // wgmma reads what cp.async has written
       if (Config::kPingPong) ptx::named_barrier_sync(kTurnBarrier + group, 2 * kWarpgroup);
       ptx::wgmma_fence();
       issue_nt<Element, kN, kD, kM>(s, memory.q_ring + q.stage * Config::kBytesQ + 64 * 128 * group,
                                     memory.k_ring + k.stage * Config::kBytesK);
     };
     const auto issue_output = [&](int n, int k_len) {
-      issue_pv<Config>(o, probability, begins, memory, v, problem, n, k_len, own_barrier);
+      issue_pv<Config>(o, probability, begins, memory, v, problem, n, k_len, own_barrier, copies_rows);
     };
     const auto softmax = [&](const WorkTile& work, int n) {
-      return softmax_tile<Config>(s, state, rescale, map, slack, problem, work, part, n, band);
+      return softmax_tile<Config>(s, state, rescale, map, slack, p, work, part, n, band, mask_part);
     };
     const auto store = [&](const LazyRow& rows, int stage) {
       store_by_tma<Config>(p, maps, memory, o, rows, map.factor, stage, leaving, group, band, lane, leader,
@@ -112,12 +119,13 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       }
       begins = true;
       state = LazyRow{};
+      int n = end - 1, n_output, k_len, stage;
+      mask_part = part_of_step<Config>(p.mask, work.k_row, n, group);
       issue_scores();
       pass_turn<Config>(group);
       ptx::wgmma_wait<0>();
       ptx::keep(s);
       release(k, memory.k_empty);
-      int n = end - 1, n_output, k_len, stage;
       release_single_q<Config>(memory, q, work, n, lane);
       softmax(work, n);
       pack_probabilities<Config>(probability, s);
@@ -138,6 +146,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
           if (skips) skip(k, memory.k_full, memory.k_empty);
           n = end - 1;
         }
+        mask_part = part_of_step<Config>(p.mask, work.k_row, n, group);
         issue_scores();
         issue_output(n_output, k_len);
         pass_turn<Config>(group);

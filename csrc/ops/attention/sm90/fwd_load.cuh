@@ -6,20 +6,40 @@
 // The producer warp of the forward.
 namespace plab::ops::attention::sm90 {
 
+// Passes the description of a tile to the consumers, together with Q.
+template <class Config>
+__device__ __forceinline__ void announce_tile(const FwdParams& p, const FwdMaps& maps,
+                                              const FwdMemory<Config>& memory, Ring<Config::kStagesQ>& q,
+                                              const WorkTile& work, bool elected) {
+  constexpr int kM = Config::kTileQ;
+  ptx::mbarrier_wait(memory.q_empty + 8 * q.stage, q.parity ^ 1);
+  if (elected) {
+    write_work_tile<kM / 64, Config::kTileKv, Config::kPingPong>(memory.note(q.stage), p.problem, p.rows,
+                                                                 work);
+    if (work.rows > 0)
+      tma_load_tile<kM, Config::kColumns>(memory.q_ring + q.stage * Config::kBytesQ, maps.q,
+                                          memory.q_full + 8 * q.stage, work.q_row + work.row, work.head,
+                                          work.batch);
+    else
+      ptx::mbarrier_arrive(memory.q_full + 8 * q.stage);
+  }
+  q.advance();
+}
+
 // The producer warp of unit number `unit`: finds the unit's next tile, passes its description to the consumers
 // together with Q, and refills the rings of K and V as consumers free them. The whole warp waits and counts, and
 // one lane copies: values that are equal in all lanes take uniform registers only.
 template <class Config>
 __device__ __forceinline__ void load_tiles(const FwdParams& p, TileGrid grid, const FwdMaps& maps,
                                            const FwdMemory<Config>& memory, int unit) {
-  constexpr int kM = Config::kTileQ, kN = Config::kTileKv;
+  constexpr int kN = Config::kTileKv;
   constexpr int kStages = Config::kStages, kStagesQ = Config::kStagesQ;
   const Problem& problem = p.problem;
   int32_t* const counter = p.tile_counter;
   Ring<kStagesQ> q;
   Ring<kStages> k, v;
   const bool elected = (threadIdx.x & 31) == 0;
-  if (problem.cu_seqlens_q != nullptr) grid.tiles = count_tiles(problem, kM);
+  if (problem.cu_seqlens_q != nullptr) grid.tiles = count_tiles(problem, grid);
   PersistentTiles walk(grid, counter, Config::kUnits * int(blockIdx.x) + unit,
                        Config::kUnits * int(gridDim.x));
   WorkTile work;
@@ -38,20 +58,8 @@ __device__ __forceinline__ void load_tiles(const FwdParams& p, TileGrid grid, co
                                            memory.v_full + 8 * v.stage, k_row + n * kN, kv_head, batch);
     v.advance();
   };
-  const auto announce = [&] {
-    ptx::mbarrier_wait(memory.q_empty + 8 * q.stage, q.parity ^ 1);
-    if (elected) {
-      write_work_tile<kM / 64, kN, Config::kPingPong>(memory.note(q.stage), problem, p.rows, work);
-      if (work.rows > 0)
-        tma_load_tile<kM, Config::kColumns>(memory.q_ring + q.stage * Config::kBytesQ, maps.q,
-                                            memory.q_full + 8 * q.stage, work.q_row + work.row, work.head,
-                                            work.batch);
-      else
-        ptx::mbarrier_arrive(memory.q_full + 8 * q.stage);
-    }
-    q.advance();
-  };
-  find_work_tile<kM, kN, Config::kPingPong>(problem, grid, walk, work);
+  const auto announce = [&] { announce_tile<Config>(p, maps, memory, q, work, elected); };
+  find_work_tile<Config>(p, grid, walk, work);
   if (kStagesQ > 1 || work.rows == 0) announce();
 #pragma unroll 1
   while (work.rows > 0) {
@@ -72,7 +80,7 @@ __device__ __forceinline__ void load_tiles(const FwdParams& p, TileGrid grid, co
       if (n > begin) load_k(n - 1);
       load_v(n);
       if (n == asks) walk.ask();
-      if (n == looks) find_work_tile<kM, kN, Config::kPingPong>(problem, grid, walk, work);
+      if (n == looks) find_work_tile<Config>(p, grid, walk, work);
       if (kStagesQ > 1 && n == early) announce();
     }
     if (kStagesQ == 1 && work.rows == 0) announce();

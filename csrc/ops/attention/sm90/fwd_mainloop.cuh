@@ -50,13 +50,14 @@ __device__ __forceinline__ void pass_turn(int group) {
   if (Config::kPingPong) ptx::named_barrier_arrive(kTurnBarrier + 1 - group, 2 * kWarpgroup);
 }
 
-// Sets the rows of V behind the end of a sequence to 0. With cu_seqlens they belong to the next sequence, and a
-// NaN there must not be multiplied by a probability of 0.
+// Sets the rows of V behind the end of a sequence to 0. With cu_seqlens they belong to the next sequence, in a cache
+// they are what was there before, and a NaN must not be multiplied by a probability of 0.
 template <class Config>
 __device__ __forceinline__ void clear_tail(uint32_t v_tile, int first, int own_barrier) {
-  constexpr int kD = Config::kHeadDimV, kN = Config::kTileKv;
-  for (int i = int(threadIdx.x % kWarpgroup); i < (kN - first) * (kD / 8); i += kWarpgroup) {
-    const int row = first + i / (kD / 8), piece = i % (kD / 8);
+  // All pieces of whole chunks: the swizzle puts those of a part of a chunk anywhere in it.
+  constexpr int kPieces = Config::kColumnsV / 8, kN = Config::kTileKv;
+  for (int i = int(threadIdx.x % kWarpgroup); i < (kN - first) * kPieces; i += kWarpgroup) {
+    const int row = first + i / kPieces, piece = i % kPieces;
     ptx::store_shared_16(v_tile + (piece / 8) * kN * 128 + row * 128 + (piece % 8) * 16,
                          make_uint4(0, 0, 0, 0));
   }
@@ -69,10 +70,12 @@ template <class Config>
 __device__ __forceinline__ void issue_pv(float (&o)[Config::kHeadDimV / 2],
                                          const uint32_t (&probability)[Config::kTileKv / 16][4], bool& begins,
                                          const FwdMemory<Config>& memory, const Ring<Config::kStages>& v,
-                                         const Problem& problem, int n, int k_len, int own_barrier) {
+                                         const Problem& problem, int n, int k_len, int own_barrier,
+                                         bool copies_rows) {
   ptx::mbarrier_wait(memory.v_full + 8 * v.stage, v.parity);
+  if (copies_rows) ptx::fence_proxy_async();
   const uint32_t v_tile = memory.v_ring + v.stage * Config::kBytesV;
-  if (problem.cu_seqlens_k != nullptr && (n + 1) * Config::kTileKv > k_len)
+  if (problem.stale_keys && (n + 1) * Config::kTileKv > k_len)
     clear_tail<Config>(v_tile, k_len - n * Config::kTileKv, own_barrier);
   ptx::wgmma_fence();
   issue_nn<typename Config::Element, Config::kHeadDimV, Config::kTileKv>(o, probability, v_tile, !begins);
@@ -83,11 +86,15 @@ __device__ __forceinline__ void issue_pv(float (&o)[Config::kHeadDimV / 2],
 template <class Config>
 __device__ __forceinline__ bool softmax_tile(float (&s)[Config::kTileKv / 2], LazyRow& state,
                                              float (&rescale)[2], const ScoreMap& map, float slack,
-                                             const Problem& problem, const WorkTile& work,
-                                             const WarpgroupTile& part, int n, int band) {
+                                             const FwdParams& p, const WorkTile& work,
+                                             const WarpgroupTile& part, int n, int band, int mask_part) {
   if (map.remap) remap_scores(s, map);
-  if (n < work.clear_from || n >= part.edge)
-    mask_scores(s, n * Config::kTileKv, work.row + band, visible_of(problem, work), work.k_len);
+  if (n < work.clear_from || n >= part.edge) {
+    if (Config::kCached && p.mask.counts != nullptr)
+      mask_by_blocks<Config>(s, p.mask, mask_part, n, band);
+    else
+      mask_scores(s, n * Config::kTileKv, work.row + band, visible_of(p.problem, work), work.k_len);
+  }
   return exponentiate(s, map.factor, slack, state, rescale);
 }
 

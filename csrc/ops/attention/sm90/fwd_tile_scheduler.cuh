@@ -3,17 +3,19 @@
 
 #include "cuda/ptx/dependent_launch.cuh"
 #include "cuda/ptx/mma_sync.cuh"
+#include "ops/attention/key_cache.cuh"
 #include "ops/attention/mask.cuh"
+#include "ops/attention/sm90/cache/block_mask.cuh"
 #include "ops/attention/sm90/tma.cuh"
 
 // The tile scheduler of the persistent forward kernel: which tiles a block works on, and in which order.
 namespace plab::ops::attention::sm90 {
 
 // How many tiles all sequences hold, in every lane. The grid knows only a bound.
-__device__ __forceinline__ int count_tiles(const Problem& problem, int tile_rows) {
+__device__ __forceinline__ int count_tiles(const Problem& problem, const TileGrid& grid) {
   int tiles = 0;
   for (int b = int(threadIdx.x & 31); b < problem.batch; b += 32)
-    tiles += (problem.cu_seqlens_q[b + 1] - problem.cu_seqlens_q[b] + tile_rows - 1) / tile_rows;
+    tiles += tiles_of(grid, problem.cu_seqlens_q[b + 1] - problem.cu_seqlens_q[b]);
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) tiles += __shfl_xor_sync(~0u, tiles, step);
   return uniform(tiles);
@@ -93,18 +95,38 @@ struct alignas(16) WorkTile {
   int key_begin, key_end;  // key tiles
   int clear_from;          // from this key tile on, every row sees the left end of its window
   int head, batch;
-  int q_row, k_row;  // where the sequence begins in its tensors
+  int q_row, k_row;  // where the sequence begins; with a cache k_row is its number, with a mask its list
   int edge;  // if warpgroups share the key tiles: from this key tile on, some row does not see all keys
 };
 
-template <int kTileQ, int kTileKv, bool kTogether>
-__device__ __forceinline__ void find_work_tile(const Problem& problem, const TileGrid& grid,
+// Its key tiles are the steps of a list (cache/block_mask.cuh), and each of them asks the mask.
+template <class Config>
+__device__ __forceinline__ void find_masked_tile(const FwdParams& p, const Tile& tile, WorkTile& work) {
+  const int number = tile.row / Config::kTileQ, batch = uniform(tile.batch), head = uniform(tile.head);
+  const int list = first_block(p.mask, batch, head, number);
+  work = {uniform(min(Config::kTileQ, tile.q_len - tile.row)), uniform(tile.row), tile.q_len, tile.k_len};
+  work.key_begin = 0;
+  work.key_end = uniform(p.mask.counts[list / p.mask.most]) * kStepsOfBlock<Config>;
+  work.clear_from = INT_MAX;
+  work.head = head, work.batch = batch, work.q_row = 0, work.k_row = list, work.edge = 0;
+}
+
+template <class Config>
+__device__ __forceinline__ void find_work_tile(const FwdParams& p, const TileGrid& grid,
                                                PersistentTiles& walk, WorkTile& work) {
+  constexpr int kTileQ = Config::kTileQ, kTileKv = Config::kTileKv;
+  const Problem& problem = p.problem;
   work.rows = 0;
   Tile tile{};
   for (uint32_t index; !tile.valid;) {
     if (!walk.next(index)) return;
     tile = find_tile(problem, grid, true, index);
+  }
+  if constexpr (Config::kCached) {
+    if (p.mask.counts != nullptr) return find_masked_tile<Config>(p, tile, work);
+    const int sequence = uniform(problem.cu_seqlens_q != nullptr ? tile.sequence : tile.batch);
+    tile.k_row = sequence;
+    tile.k_len = uniform(cached_keys(p.cache, problem, sequence));
   }
   const Visible visible(problem, tile);
   work.rows = uniform(min(kTileQ, tile.q_len - tile.row));
@@ -113,7 +135,7 @@ __device__ __forceinline__ void find_work_tile(const Problem& problem, const Til
   work.key_end = uniform((visible.high(last, tile.k_len) + kTileKv - 1) / kTileKv);
   if (work.key_begin >= work.key_end) work.key_begin = 0, work.key_end = 1;
   work.clear_from = uniform((visible.low(last) + kTileKv - 1) / kTileKv);
-  if (kTogether) work.edge = uniform(visible.high(tile.row, tile.k_len) / kTileKv);
+  if (Config::kPingPong) work.edge = uniform(visible.high(tile.row, tile.k_len) / kTileKv);
   work.row = uniform(tile.row);
   work.q_len = tile.q_len;
   work.k_len = tile.k_len;
@@ -165,7 +187,7 @@ __device__ __forceinline__ void write_work_tile(uint32_t smem, const Problem& pr
   for (int group = 0; group < kGroups; ++group) {
     const int first = work.row + 64 * group, last = work.row + min(64 * group + 64, work.rows) - 1;
     const int high = (visible.high(last, work.k_len) + kTileKv - 1) / kTileKv;
-    int end = max(high, max(work.key_end - 1, work.key_begin + 1));
+    int end = min(max(high, max(work.key_end - 1, work.key_begin + 1)), work.key_end);
     if (64 * group >= work.rows) end = work.key_begin;
     ptx::store_shared_16(
         smem + int(sizeof(WorkTile)) + 16 * group,

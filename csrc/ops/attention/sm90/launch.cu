@@ -46,6 +46,23 @@ std::optional<FwdPlan> plan_fwd(const FwdParams& params) {
   return with_counter;
 }
 
+// A sequence of few rows would leave most of a forward's tile empty, and the decode kernel reads its keys again for
+// each 16 rows of a head: at 16 rows both take about as long.
+FwdPlan plan_fwd_with_cache(const FwdParams& params) {
+  const Problem& p = params.problem;
+  Problem of_cache = p;  // as TMA sees the cache
+  of_cache.batch = params.cache.page_count, of_cache.k_len = params.cache.page_size;
+  of_cache.cu_seqlens_q = nullptr;
+  const bool has_long = p.q_len > kDecodeRows && tma_walks(p, params.q, p.q_len, p.heads) &&
+                        tma_walks_keys(of_cache, params.k, params.v);
+  if (p.cu_seqlens_q == nullptr && !has_long) return plan_decode_with_cache(params, INT_MAX);
+  FwdPlan plan = plan_tails(params);
+  if (has_long) plan.append(plan_fwd_cached(p));
+  if (p.cu_seqlens_q != nullptr)
+    plan.append(plan_decode_with_cache(params, has_long ? kDecodeRows : INT_MAX));
+  return plan;
+}
+
 std::optional<BwdPlan> plan_bwd(const BwdParams& params) {
   const Problem& p = params.problem;
   if (!(p.scale > 0) || p.k_len == 0 || p.q_len == 0 || p.heads == 0 ||

@@ -9,30 +9,6 @@
 namespace plab::ops::layer_norm_gelu::portable {
 namespace {
 
-/// Threads and columns of rows that half a warp shares. For 16-bit rows with more than kManyColumnsEach columns per
-/// thread, a thread has 64 columns if they divide evenly.
-constexpr int kHalfWarp = 16, k48Columns = 48 / 8;
-constexpr int64_t kManyColumnsEach = 8192;
-
-/// Rows that half a warp shares.
-template <class Element>
-constexpr bool is_for_half_warp(int64_t cols) {
-  return cols == 32 * kHalfWarp || (sizeof(Element) == 2 && cols == 48 * kHalfWarp);
-}
-
-/// Vectors per thread, best choice first: 32 columns, or 24, 16, 8.
-template <class Element>
-RowSplit split_forward_row(int64_t cols, bool aligned) {
-  constexpr bool k16Bit = sizeof(Element) == 2;
-  constexpr int k32Columns = 32 / cuda::kVecSize<Element>;
-  if (aligned && is_for_half_warp<Element>(cols))
-    return {kHalfWarp, cols == 32 * kHalfWarp ? k32Columns : k48Columns, Access::kExact};
-  if (k16Bit && aligned && cols > kManyColumnsEach && cols <= 2 * kManyColumnsEach && cols % 2048 == 0)
-    return {static_cast<int>(cols / 64), 2 * k32Columns, Access::kExact};
-  if constexpr (k16Bit) return split_row(cols, 8, {4, 3, 2, 1}, aligned);
-  return split_row(cols, 4, {8, 6, 4, 2, 1}, aligned);
-}
-
 /// A row is loaded directly into registers. Each group has one row, so the hardware schedules rows in memory order.
 /// A group prefetches into L2 the row of the group that starts when half of the running groups have ended. A group
 /// has several short rows, because starting a block has a cost too.

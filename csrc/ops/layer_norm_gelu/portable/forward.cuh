@@ -12,9 +12,12 @@
 // Roof      memory: an H200 feeds 1.07e12 bf16 elements/s, which leaves 28 instruction slots for each;
 //           README.md counts ours.
 // Contract  layer_norm_gelu.h; kExact and kVector: rows start at 16 bytes and d is a multiple of a vector.
+//           kShifted, of forward_kernel alone: all rows of all matrices that a group has start at the same
+//           distance from a multiple of 16 bytes.
 #pragma once
 
 #include "cuda/pair_sum.cuh"
+#include "cuda/ptx/dynamic_shared.cuh"
 #include "ops/layer_norm_gelu/layer_norm_gelu.h"
 #include "ops/layer_norm_gelu/portable/epilogue.cuh"
 #include "ops/layer_norm_gelu/portable/load.cuh"
@@ -42,10 +45,7 @@ struct ForwardConfig {
       Group::kIsWarp ? kWarpsPerBlock * cuda::kWarpSize / Group::kLanes : 1;
   /// Of forward_direct_kernel: a group has one row. Only rows of a few vectors are too short for that.
   static constexpr bool kOneRow = !Group::kIsWarp || Tile::kVecs > 1;
-  /// One-pass mean and variance cancel if the mean is large compared with the spread. 16-bit rows for which this
-  /// matters are detected and get two passes; fp32 rows always get two.
-  static constexpr bool kTwoPasses = sizeof(Element) == 4;
-  static constexpr float kOnePassLimit = 8.0f;  // (mean / std)^2
+  static constexpr bool kTwoPasses = sizeof(Element) == 4;  // always; else where one pass is not enough
   using FirstPass = std::conditional_t<kTwoPasses, MeanShare<Tile>, Moments<Tile>>;
 
   static constexpr int weight_bytes(int threads_per_row) {
@@ -63,9 +63,12 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
   using Tile = typename Config::Tile;
   using Element = typename Config::Element;
   static __shared__ typename Config::Group::Storage storage;
-  extern __shared__ float4 shared[];
+  float4* shared = cuda::ptx::dynamic_shared();
   typename Config::Group group(storage);
-  const Tile tile(static_cast<int>(params.cols), group.rank(), group.size());
+  Tile tile(static_cast<int>(params.cols), group.rank(), group.size());
+  if constexpr (Tile::kShifted)
+    tile.shift(order.vecs_of_thread,
+               static_cast<const Element*>(params.x) + group.index() * params.x_row_stride);
   const float inverse_cols = order.inverse_cols;
   const float eps = static_cast<float>(params.eps);
 
@@ -77,7 +80,7 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
   if (count <= 0 && Config::Group::kIsWarp && Config::kWeights != Weights::kShared) return;
 
   char* memory = reinterpret_cast<char*>(shared);
-  memory += Config::weight_bytes(group.size() / Config::Group::kBlocks);
+  memory += Config::weight_bytes(group.local_size());
   typename Config::Ring ring(tile, memory, threadIdx.x, blockDim.x);
   typename Config::Ring residual_ring(tile, memory + Config::Ring::shared_bytes(blockDim.x), threadIdx.x,
                                       blockDim.x);
@@ -116,6 +119,8 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
 
   auto post = [&](RingSlot slot) {  // the next row, once it has arrived
     cuda::ptx::cp_async_wait_group<Config::kStages - 2>();
+    ring.arrived(slot);
+    if constexpr (Config::kResidual) residual_ring.arrived(slot);
     const auto ticket =
         post_first_sums<Config>(tile, group, ring, residual_ring, slot, inverse_cols, sum_next);
     sum_next += y_step;

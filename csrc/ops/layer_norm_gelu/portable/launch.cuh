@@ -13,6 +13,7 @@
 #include "ops/device_types.cuh"
 #include "ops/layer_norm_gelu/layer_norm_gelu.h"
 #include "ops/layer_norm_gelu/portable/load.cuh"
+#include "ops/layer_norm_gelu/portable/split.h"
 
 namespace plab::ops::layer_norm_gelu::portable {
 
@@ -21,6 +22,16 @@ template <class Element>
 Plan plan_forward(const ForwardParams& params);
 template <class Element>
 Plan plan_backward(const BackwardParams& params);
+/// Rows that share steps (packed.cuh), without a kernel where a step does not fit a block.
+template <class Element>
+Plan plan_forward_packed(const ForwardParams& params);
+template <class Element>
+Plan plan_backward_packed(const BackwardParams& params);
+/// Shifted rows (load.cuh), without a kernel where they do not fit a block.
+template <class Element>
+Plan plan_forward_shifted(const ForwardParams& params);
+template <class Element>
+Plan plan_backward_shifted(const BackwardParams& params);
 /// Any row.
 template <class Element>
 Plan plan_forward_long(const ForwardParams& params);
@@ -49,33 +60,26 @@ bool is_aligned(const BackwardParams& p) {
                     {p.dy_row_stride, p.x_row_stride, p.dsum_row_stride, p.cols}, sizeof(Element));
 }
 
-/// How a row is split among the threads that share it.
-struct RowSplit {
-  int threads;  // per row, a multiple of 32; 32 means that a warp has the row to itself
-  int vecs;     // 16-byte vectors per thread; 0: the row is too long for a block
-  Access access;
-};
-
-/// `vec_size` elements fill 16 bytes. `choices`: vectors per thread for which kExact kernels exist, the best
-/// first; kVector ones exist for 1 and the first choice, kScalar ones for 1. `aligned`: every row of every
-/// tensor starts at a multiple of 16 bytes.
-inline RowSplit split_row(int64_t cols, int vec_size, std::initializer_list<int> choices, bool aligned) {
-  const auto warps_of = [](int64_t threads) { return static_cast<int>((threads + 31) / 32 * 32); };
-  const int64_t vecs_per_row = (cols + vec_size - 1) / vec_size;
-  if (aligned && cols % vec_size == 0) {
-    for (const int vecs : choices) {
-      const int64_t threads = vecs_per_row / vecs;
-      if (vecs_per_row % (vecs * 32) == 0 && threads >= 32 && threads <= kMaxThreadsPerRow)
-        return {static_cast<int>(threads), vecs, Access::kExact};
-    }
-    if (vecs_per_row <= 32) return {32, 1, Access::kVector};
-    const int most = *choices.begin();
-    if (vecs_per_row <= most * kMaxThreadsPerRow)
-      return {warps_of((vecs_per_row + most - 1) / most), most, Access::kVector};
-  } else if (vecs_per_row <= kMaxThreadsPerRow) {
-    return {warps_of(vecs_per_row), 1, Access::kScalar};
-  }
-  return {kMaxThreadsPerRow, 0, Access::kScalar};
+/// What packed and shifted rows need: every matrix starts at 16 bytes, and so does each of its rows, or there are no
+/// gaps between them.
+inline bool is_packable(std::initializer_list<const void*> pointers,
+                        std::initializer_list<int64_t> row_strides, int64_t cols, int element_bytes) {
+  if (cols * element_bytes % cuda::kVecBytes == 0) return is_aligned(pointers, row_strides, element_bytes);
+  bool gapless = is_aligned(pointers, {}, element_bytes);
+  for (const int64_t stride : row_strides) gapless = gapless && stride == cols;
+  return gapless;
+}
+template <class Element>
+bool is_packable(const ForwardParams& p) {
+  return is_packable({p.x, p.y, p.residual, p.sum},
+                     {p.x_row_stride, p.residual != nullptr ? p.residual_row_stride : p.cols}, p.cols,
+                     sizeof(Element));
+}
+template <class Element>
+bool is_packable(const BackwardParams& p) {
+  return is_packable({p.dy, p.x, p.dx, p.dsum},
+                     {p.dy_row_stride, p.x_row_stride, p.dsum != nullptr ? p.dsum_row_stride : p.cols},
+                     p.cols, sizeof(Element));
 }
 
 /// function.operator()<kForm>()
@@ -155,22 +159,8 @@ inline Plan plan_grid(const KernelFacts& facts, int64_t rows, int64_t cols, int 
   plan.threads = facts.threads;
   plan.shared_bytes = facts.shared_bytes;
   plan.cluster = facts.cluster > 1 ? facts.cluster : 0;
-  plan.order = RowOrder{runs.rows_per_group, interleaved, resident / 2, 1.0f / static_cast<float>(cols)};
+  plan.order = RowOrder{runs.rows_per_group, interleaved, resident / 2, 1.0f / static_cast<float>(cols), 0};
   return plan;
-}
-
-/// With this few rows every thread gets as little work as possible.
-constexpr int64_t kFewRows = 8;
-
-/// Of the backward. Vectors per thread, the best first: 16 columns, or 24, 8 and 4.
-template <class Element>
-RowSplit split_backward_row(int64_t rows, int64_t cols, bool aligned) {
-  if (rows <= kFewRows) {
-    const RowSplit split = split_row(cols, cuda::kVecSize<Element>, {1, 2}, aligned);
-    if (split.access == Access::kExact) return split;
-  }
-  if constexpr (sizeof(Element) == 2) return split_row(cols, 8, {2, 3, 1}, aligned);
-  return split_row(cols, 4, {4, 6, 2, 1}, aligned);
 }
 
 /// Up to this number of rows one block does everything, and no second kernel is needed.
@@ -222,7 +212,9 @@ void launch(Plan plan, Params params, cudaStream_t stream) {
   config.stream = stream;
   config.attrs = &cluster;
   config.numAttrs = plan.cluster > 0 ? 1 : 0;
-  void* second = plan.takes_order ? static_cast<void*>(&plan.order) : &plan.order.inverse_cols;
+  void* second = plan.argument == Plan::Argument::kPacking       ? static_cast<void*>(&plan.packing)
+                 : plan.argument == Plan::Argument::kInverseCols ? &plan.order.inverse_cols
+                                                                 : static_cast<void*>(&plan.order);
   void* arguments[] = {&params, second};
   PLAB_CUDA_CHECK(cudaLaunchKernelExC(&config, plan.kernel, arguments));
 }

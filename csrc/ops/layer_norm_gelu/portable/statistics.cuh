@@ -52,6 +52,30 @@ struct RowStatistics {
   bool centred;
 };
 
+/// One-pass mean and variance cancel if the mean is large compared with the spread. 16-bit rows for which this
+/// matters are detected and get two passes; fp32 rows always get two. False for NaN too: either way passes it on.
+__device__ __forceinline__ bool one_pass_is_enough(float mean, float variance) {
+  constexpr float kLimit = 8.0f;  // (mean / std)^2
+  return mean * mean <= kLimit * variance;
+}
+
+__device__ __forceinline__ RowStatistics one_pass_statistics(float mean, float variance, float eps) {
+  const float rstd = cuda::accurate_rsqrt(variance + eps);
+  return {mean, rstd, 0.0f, rstd, 0.0f, -mean * rstd, false};
+}
+
+/// From the averages of x - mean, which is the rounding error of the mean, and of its square. If the mean is far
+/// from zero, the error matters, most of all in results near zero.
+template <bool kExactSlope>
+__device__ __forceinline__ RowStatistics two_pass_statistics(float mean, float rest, float squares,
+                                                             float eps) {
+  const float variance = fmaxf(fmaf(-rest, rest, squares), 0.0f) + eps;
+  const float slope = rsqrtf(variance), slope_rest = cuda::rsqrt_rest(variance, slope);
+  const float rstd = slope + slope_rest;
+  if constexpr (kExactSlope) return {mean + rest, rstd, mean, slope, slope_rest, -rest * rstd, true};
+  return {mean + rest, rstd, mean, rstd, 0.0f, -rest * rstd, true};
+}
+
 /// Posts this thread's part of the row's first sums. With a residual, it is first added to the row, in
 /// the ring and in `sum`.
 template <class Config, class Rows>
@@ -61,6 +85,7 @@ __device__ __forceinline__ typename Config::Group::Ticket post_first_sums(
   typename Config::FirstPass sums(Config::kTwoPasses ? inverse_cols : 0.0f);
 #pragma unroll
   for (int i = 0; i < Config::Tile::kVecs; ++i) {
+    if (tile.skips(i)) continue;
     cuda::Vec<typename Config::Element> vec = ring.vec(slot, i);
     if constexpr (Config::kResidual) {
       vec = cuda::add(vec, residual.vec(slot, i));
@@ -85,27 +110,18 @@ __device__ __forceinline__ RowStatistics statistics(const typename Config::Tile&
   if constexpr (!Config::kTwoPasses) {
     mean *= inverse_cols;
     const float variance = fmaf(-mean, mean, squares * inverse_cols);
-    bool near =
-        mean * mean <= Config::kOnePassLimit * variance;  // false for NaN too: either path passes it on
+    bool near = one_pass_is_enough(mean, variance);
     if constexpr (Config::Group::kLanes < cuda::kWarpSize) near = __all_sync(cuda::kAllLanes, near);
-    if (near) {
-      const float rstd = cuda::accurate_rsqrt(variance + eps);
-      return {mean, rstd, 0.0f, rstd, 0.0f, -mean * rstd, false};
-    }
+    if (near) return one_pass_statistics(mean, variance, eps);
   }
-  // The sum of the centred row is the rounding error of its mean. If the mean is far from zero, the error
-  // matters, most of all in results near zero.
   Moments<Tile> centred(mean);
 #pragma unroll
-  for (int i = 0; i < Tile::kVecs; ++i) centred.add(tile, i, ring.vec(slot, i));
+  for (int i = 0; i < Tile::kVecs; ++i) {
+    if (!tile.skips(i)) centred.add(tile, i, ring.vec(slot, i));
+  }
   float rest, rest_squares;
   group.collect(group.post(centred.warp_sum()), rest, rest_squares);
-  rest *= inverse_cols;
-  const float variance = fmaxf(fmaf(-rest, rest, rest_squares * inverse_cols), 0.0f) + eps;
-  const float slope = rsqrtf(variance), slope_rest = cuda::rsqrt_rest(variance, slope);
-  const float rstd = slope + slope_rest;
-  if constexpr (Config::kTwoPasses) return {mean + rest, rstd, mean, slope, slope_rest, -rest * rstd, true};
-  return {mean + rest, rstd, mean, rstd, 0.0f, -rest * rstd, true};
+  return two_pass_statistics<Config::kTwoPasses>(mean, rest * inverse_cols, rest_squares * inverse_cols, eps);
 }
 
 }  // namespace plab::ops::layer_norm_gelu

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from profiling_lab.trace.columns import FARTHEST_NS, I64
+from profiling_lab.trace.columns import FARTHEST_NS, I64, unique
 from profiling_lab.trace.memory_history import (
     Action,
     AllocatorSettings,
@@ -134,7 +134,7 @@ def _tensors(file: SqliteFile) -> dict[int, KnownTensors]:
     samples = _rows(file, "PYREC_MEMORY_SAMPLE", {"start": 0, "globalPid": 0, "setId": 0})
     tensors = _rows(file, "PYREC_MEMORY_TENSOR", {"globalPid": 0, "setId": -1, "address": 0, "kind": -1})
     out = {}
-    for pid in np.unique(samples["globalPid"]).tolist():
+    for pid in unique(samples["globalPid"]).tolist():
         known = (tensors["kind"] >= 0) & (tensors["kind"] < len(TensorKind))
         mine, when = (tensors["globalPid"] == pid) & known, samples["globalPid"] == pid
         out[pid] = KnownTensors(

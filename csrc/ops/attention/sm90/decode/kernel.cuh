@@ -10,8 +10,6 @@
 // speculative decoding. The keys of a head are shared out among the warps of a cluster of blocks.
 namespace plab::ops::attention::sm90 {
 
-constexpr int kDecodeRows = 16;  // queries of all query heads of a key head: one fragment of mma
-
 template <class Element_, int kHeadDim_>
 struct DecodeConfig {
   using Element = Element_;
@@ -44,11 +42,11 @@ __device__ __forceinline__ float weight_of(float reference, float most, float fa
 //           block of the cluster adds up a part of O out of the others' shared memory: no workspace, one launch.
 // Bytes     2 B Sk Hkv D 2, all that matters       Flops  4 B H Sq Sk D, half of the fragment's rows or more idle
 // Roof      Sq H / Hkv flop per byte: memory. Bytes in flight: 96 KB per block, 2 blocks per SM (d256: 1 of 192 KB).
-// Contract  attention.h, no cu_seqlens. Keys: DenseKeys or KeyCache.
+// Contract  attention.h; with cu_seqlens_q the keys are in a cache. Keys: DenseKeys or CachedKeys.
 template <class Config, class Keys>
 __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
-    attention_decode_sm90_kernel(const __grid_constant__ FwdParams p, const __grid_constant__ Keys keys,
-                                 const int blocks_per_head, const int row_tiles) {
+    attention_decode_sm90_kernel(const __grid_constant__ FwdParams p, const int blocks_per_head,
+                                 const int row_tiles, const int most_rows) {
   using Element = typename Config::Element;
   constexpr int kD = Config::kHeadDim, kStages = Config::kStages, kWarps = Config::kWarps;
   constexpr int kRows = Config::kRows, kKeys = Config::kKeys;
@@ -58,22 +56,21 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
 
   const Problem& problem = p.problem;
   const int rank = int(blockIdx.x) % blocks_per_head, cluster = int(blockIdx.x) / blocks_per_head;
-  const int group = cluster / row_tiles, first_row = (cluster - group * row_tiles) * kRows;
-  const int batch = group / problem.kv_heads, kv_head = group - batch * problem.kv_heads;
-  const int q_len = int(problem.q_len), k_len = key_count<Config>(keys, problem, batch),
-            dim = problem.head_dim;
+  DecodeTile mine;
+  if (!find_decode_tile<Keys>(mine, p, cluster, row_tiles, most_rows)) return;  // all of the cluster
+  const int batch = mine.batch, kv_head = mine.kv_head, first_row = mine.first_row, q_row = mine.q_row;
+  const int q_len = mine.q_len, k_len = mine.k_len, dim = problem.head_dim;
   const int heads = problem.heads / problem.kv_heads, rows = min(kRows, heads * q_len - first_row);
   const int warp = int(threadIdx.x / 32), lane = int(threadIdx.x & 31);
   Tile whole{};
   whole.q_len = q_len, whole.k_len = k_len;
   const Visible visible(problem, whole);
 
-  // Row r is query r % q_len of the group's head r / q_len.
   for (int i = int(threadIdx.x); i < kRows * kD / 8; i += Config::kThreads) {
     const int row = i / (kD / 8), chunk = i % (kD / 8), head = (first_row + row) / q_len;
-    const Element* from =
-        row_pointer<const Element>(p.q, batch, first_row + row - head * q_len, kv_head * heads + head) +
-        chunk * 8;
+    const Element* from = row_pointer<const Element>(p.q, batch, q_row + first_row + row - head * q_len,
+                                                     kv_head * heads + head) +
+                          chunk * 8;
     const bool valid = row < rows && chunk * 8 < dim;
     ptx::cp_async_16(q_tile + chunk_bytes<kD>(row, chunk),
                      valid ? from : static_cast<const Element*>(p.q.data), valid);
@@ -93,13 +90,13 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   const auto load = [&](int tile) {
     if (tile < last) {
       const uint32_t stage = ring + uint32_t((tile - first) % kStages) * 2 * Config::kBytesTile;
-      load_keys<Config>(stage, keys, p, batch, kv_head, begin + tile * kKeys, k_len);
+      load_keys<Config>(Keys{}, stage, p, mine, begin + tile * kKeys);
     }
     ptx::cp_async_commit();  // an empty group too, so that the number of groups tells which tile has arrived
   };
 #pragma unroll
   for (int i = 0; i < kStages - 1; ++i) load(first + i);
-  if (rank == 0 && first_row == 0) keep_new_keys<Config>(keys, p, batch, kv_head);
+  if (rank == 0 && first_row == 0) keep_new_keys<Config>(Keys{}, p, mine);
 
   int low[2], high[2];  // what this thread's two rows see
 #pragma unroll
@@ -213,7 +210,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
       total[2] += weight * part.z;
       total[3] += weight * part.w;
     }
-    const int head = kv_head * heads + (first_row + row) / q_len, query = (first_row + row) % q_len;
+    const int head = kv_head * heads + (first_row + row) / q_len, query = q_row + (first_row + row) % q_len;
     float inverse, lse;
     finish_sum(sum, most * map.factor, problem.sink, head, inverse, lse);
     if (column < problem.head_dim_v) {

@@ -16,20 +16,19 @@ template <class Config>
 constexpr int kMostBlocks = Config::kBlocksPerSm > 1 ? 16 : 8;
 
 template <class Config, class Keys>
-void launch_decode(const FwdParams& params, const Keys& keys, int blocks_per_head, cudaStream_t stream) {
-  const Problem& p = params.problem;
+void launch_decode(const KernelLaunch<FwdParams>& how, const FwdParams& params, cudaStream_t stream) {
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(blocks_per_head), 1, 1};
+  cluster.val.clusterDim = {static_cast<unsigned>(how.split.parts), 1, 1};
   cudaLaunchConfig_t launch{};
-  launch.gridDim = dim3(static_cast<unsigned>(p.batch) * p.kv_heads * row_tiles(p) * blocks_per_head);
-  launch.blockDim = dim3(Config::kThreads);
-  launch.dynamicSmemBytes = Config::kSmemBytes;
+  launch.gridDim = dim3(static_cast<unsigned>(how.blocks));
+  launch.blockDim = dim3(how.threads);
+  launch.dynamicSmemBytes = how.shared_bytes;
   launch.stream = stream;
   launch.attrs = &cluster;
   launch.numAttrs = 1;
-  PLAB_CUDA_CHECK(cudaLaunchKernelEx(&launch, attention_decode_sm90_kernel<Config, Keys>, params, keys,
-                                     blocks_per_head, row_tiles(p)));
+  PLAB_CUDA_CHECK(cudaLaunchKernelEx(&launch, attention_decode_sm90_kernel<Config, Keys>, params,
+                                     how.split.parts, how.tiles.tiles, how.tiles.upto));
 }
 
 // Clusters of a size that run at once. Asked before every launch, so the first call lets the kernel run so.
@@ -45,13 +44,12 @@ int64_t resident_clusters(int blocks) {
 // So many blocks take all of the memory's bandwidth, and more of them only wait for it. Reading through a table of
 // pages takes longer, and the sequences of a cache have different lengths: the longest ones end alone.
 template <class Keys>
-constexpr double kSaturating = std::is_same_v<Keys, KeyCache> ? 160 : 96;
+constexpr double kSaturating = Keys::kCached ? 160 : 96;
 
 // Blocks for each key head: 1, 2, 4 ... What a block does besides its tiles (start, sums, the cluster's two
 // barriers) takes about as long as six tiles of a warp, and a third of a tile more for each block of the cluster.
 template <class Config, class Keys>
-int blocks_per_head(const Problem& p, int64_t keys) {
-  const int64_t clusters = int64_t{p.batch} * p.kv_heads * row_tiles(p);
+int blocks_per_head(const Problem& p, int64_t clusters, int64_t keys) {
   if (p.window_left >= 0 && p.window_right >= 0)
     keys = cuda::smaller(keys, p.q_len + p.window_left + p.window_right);
   int best = 1;
@@ -69,11 +67,6 @@ int blocks_per_head(const Problem& p, int64_t keys) {
   return best;
 }
 
-template <class Config>
-void launch_planned(const KernelLaunch<FwdParams>& how, const FwdParams& params, cudaStream_t stream) {
-  launch_decode<Config>(params, DenseKeys{}, how.split.parts, stream);
-}
-
 // Calls `with` for the configuration that the problem takes.
 template <class With>
 auto choose(const Problem& p, With&& with) {
@@ -84,6 +77,20 @@ auto choose(const Problem& p, With&& with) {
   return p.element == ElementType::kBFloat16 ? of_element(__nv_bfloat16{}) : of_element(__half{});
 }
 
+// `busy` of the clusters have a tile.
+template <class Keys>
+FwdPlan plan(const Problem& p, const TileGrid& tiles, int64_t clusters, int64_t busy, int64_t keys) {
+  return choose(p, [&]<class Config>(Config) {
+    const int parts = blocks_per_head<Config, Keys>(p, busy, keys);
+    FwdPlan plan;
+    KernelLaunch<FwdParams> launch{launch_decode<Config, Keys>, clusters * parts, Config::kThreads,
+                                   Config::kSmemBytes, tiles};
+    launch.split.parts = parts;
+    plan.add(launch);
+    return plan;
+  });
+}
+
 }  // namespace
 
 bool is_decode(const Problem& p) {
@@ -92,21 +99,19 @@ bool is_decode(const Problem& p) {
 }
 
 FwdPlan plan_decode(const Problem& p) {
-  return choose(p, [&]<class Config>(Config) {
-    FwdPlan plan;
-    KernelLaunch<FwdParams> launch{launch_planned<Config>, int64_t{p.batch} * p.kv_heads, Config::kThreads,
-                                   Config::kSmemBytes};
-    launch.split.parts = blocks_per_head<Config, DenseKeys>(p, p.k_len);
-    plan.add(launch);
-    return plan;
-  });
+  const int64_t clusters = int64_t{p.batch} * p.kv_heads;
+  return plan<DenseKeys>(p, {kDecodeRows, 1}, clusters, clusters, p.k_len);
 }
 
-void decode_with_cache(const FwdParams& params, const KeyCache& cache, cudaStream_t stream) {
+FwdPlan plan_decode_with_cache(const FwdParams& params, int most_rows) {
   const Problem& p = params.problem;
-  choose(p, [&]<class Config>(Config) {
-    launch_decode<Config>(params, cache, blocks_per_head<Config, KeyCache>(p, cache.capacity), stream);
-  });
+  const int64_t groups = int64_t{p.batch} * p.kv_heads;
+  TileGrid tiles{kDecodeRows, row_tiles(p)};
+  if (p.cu_seqlens_q == nullptr)
+    return plan<CachedKeys>(p, tiles, groups * tiles.tiles, groups * tiles.tiles, params.cache.capacity);
+  tiles.tiles = most_decode_tiles(p, most_rows);
+  tiles.upto = most_rows;
+  return plan<CachedKeys>(p, tiles, int64_t{tiles.tiles} * p.kv_heads, groups, params.cache.capacity);
 }
 
 }  // namespace plab::ops::attention::sm90

@@ -7,11 +7,8 @@ namespace {
 
 template <class Element, int kHeadDimV>
 BwdPlan plan(const Problem& p) {
-  using Q = BwdQConfig<Element, 192, kHeadDimV, 64, false>;
-  // Taller query tiles read K and V less often from shared memory; with few of them their ends count.
-  if (p.q_len / (p.cu_seqlens_q ? p.batch : 1) > 1024)
-    return plan_bwd_wide<BwdKvConfig<Element, 192, kHeadDimV, 96, 2, false>, Q>(p);
-  return plan_bwd_wide<BwdKvConfig<Element, 192, kHeadDimV, 64, 2, false>, Q>(p);
+  return plan_bwd_wide<BwdKvConfig<Element, 192, kHeadDimV, 64, 3, false, true>,
+                       BwdQConfig<Element, 192, kHeadDimV, 64, false>>(p);
 }
 
 template <class Element>

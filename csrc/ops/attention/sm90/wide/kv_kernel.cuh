@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <type_traits>
+
+#include "cuda/ptx/dependent_launch.cuh"
 #include "ops/attention/mask.cuh"
 #include "ops/attention/sm90/bwd_softmax.cuh"
 #include "ops/attention/sm90/bwd_tile_scheduler.cuh"
@@ -10,10 +13,13 @@
 // The backward for compute capability 9.0 above head_dim 128: dK and dV. q_kernel.cuh computes dQ.
 namespace plab::ops::attention::sm90 {
 
-template <class Element_, int kHeadDim_, int kHeadDimV_, int kTileQ_, int kStages_, bool kSoftcap_>
+template <class Element_, int kHeadDim_, int kHeadDimV_, int kTileQ_, int kStages_, bool kSoftcap_,
+          bool kAhead_ = false>
 struct BwdKvConfig {
   using Element = Element_;
   static constexpr bool kSoftcap = kSoftcap_;  // P comes with the slope of the capped scores
+  static constexpr bool kAhead = kAhead_;      // dV and dK of a tile run under the arithmetic of the next
+  static_assert(!(kAhead && kSoftcap), "softcap has no registers left for it");
   static constexpr int kHeadDim = kHeadDim_, kHeadDimV = kHeadDimV_, kTileKv = 64, kTileQ = kTileQ_,
                        kStages = kStages_;
   static constexpr int kThreads = 3 * kWarpgroup, kProducerRegs = kHeadDim == 256 ? 24 : 56,
@@ -84,6 +90,8 @@ __device__ __forceinline__ void load_queries(const BwdParams& p, const Tile& til
     }
   } else if (threadIdx.x >= 32 && threadIdx.x < 64) {
     const int lane = int(threadIdx.x) - 32;
+    ptx::wait_for_previous_grid();  // which computes the statistics
+    ptx::launch_dependents();       // dQ's kernel, once every block has come here
     Ring<kStages> ring;
     int head = tile.head * queries.heads, m = queries.begin;
     for (int step = 0; step < queries.steps; ++step) {
@@ -158,7 +166,101 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
 #pragma unroll
     for (int i = 0; i < kM / 16; ++i) pack_operand<Element>(operand[i], s, i);
   };
-  if (has_dv) {
+  if constexpr (Config::kAhead) {
+    // Both warpgroups: the products of tile n with the other tensor's rows are issued before those that add tile
+    // n - 1 to dV and dK, and these run while exponentials and slopes of tile n are computed.
+    Ring<kStages> held;  // the tile that is still to be added
+    const auto finish_held = [&](auto& gradient, float after) {
+      ptx::wgmma_wait_after<0>(after);
+      ptx::keep(gradient);
+      ptx::keep(operand);
+    };
+    if (has_dv) {
+      const float factor = float(problem.scale) * kLog2e;
+      auto& dv = reinterpret_cast<float(&)[kDv / 2]>(sum);
+      const auto add = [&] {
+        ptx::mbarrier_wait(barriers.do_full + 8 * held.stage, held.parity);
+        ptx::wgmma_fence();
+        issue_nn<Element, kDv, kM>(dv, operand, do_ring + held.stage * Config::kBytesDo);
+      };
+      const auto end = [&](float after) {
+        finish_held(dv, after);
+        if (thread == 0) ptx::mbarrier_arrive(barriers.do_empty + 8 * held.stage);
+        held.advance();
+      };
+      int m = queries.begin;
+      const auto one = [&](auto first, int step) {
+        constexpr int kHeld = !decltype(first)::value;
+        const uint32_t p_tile = p_tiles + (step & 1) * Config::kBytesP + thread * 16;
+        ptx::mbarrier_wait(barriers.q_full + 8 * ring.stage, ring.parity);
+        ptx::wgmma_fence();
+        issue_nt<Element, kM, kD, kN>(s, k_tile, q_ring + ring.stage * Config::kBytesQ);
+        if constexpr (kHeld) add();
+        ptx::wgmma_wait<kHeld>();
+        ptx::keep(s);
+        probabilities(s, statistics + ring.stage * Config::kStatistics, pair, factor);
+        ptx::mbarrier_arrive(barriers.q_empty + 8 * ring.stage);
+        if (queries.edge(tile, m)) clear_unseen(s, queries.visible, tile, key, m * kM + pair);
+        if (++m == queries.end) m = queries.begin;
+        if constexpr (kHeld) end(all_of(s));
+        pack();
+        if (step >= 2) ptx::named_barrier_sync(kEmpty + (step & 1), 2 * kWarpgroup);
+#pragma unroll
+        for (int i = 0; i < kM / 16; ++i)
+          ptx::store_shared_16(p_tile + i * kWarpgroup * 16,
+                               make_uint4(operand[i][0], operand[i][1], operand[i][2], operand[i][3]));
+        ptx::named_barrier_arrive(kFull + (step & 1), 2 * kWarpgroup);
+        ring.advance();
+      };
+      if (queries.steps > 0) {
+        one(std::true_type{}, 0);
+        for (int step = 1; step < queries.steps; ++step) one(std::false_type{}, step);
+        add();
+        end(0.f);
+      }
+    } else {
+      uint32_t probability[kM / 16][4];
+      const auto add = [&] {
+        ptx::wgmma_fence();
+        issue_nn<Element, kD, kM>(sum, operand, q_ring + held.stage * Config::kBytesQ);
+      };
+      const auto end = [&](float after) {
+        finish_held(sum, after);
+        ptx::mbarrier_arrive(barriers.q_empty + 8 * held.stage);
+        held.advance();
+      };
+      const auto one = [&](auto first, int step) {
+        constexpr int kHeld = !decltype(first)::value;
+        const uint32_t p_tile = p_tiles + (step & 1) * Config::kBytesP + thread * 16;
+        ptx::mbarrier_wait(barriers.do_full + 8 * ring.stage, ring.parity);
+        ptx::wgmma_fence();
+        issue_nt<Element, kM, kDv, kN>(s, v_tile, do_ring + ring.stage * Config::kBytesDo);
+        if constexpr (kHeld) add();
+        ptx::mbarrier_wait(barriers.q_full + 8 * ring.stage, ring.parity);
+        ptx::named_barrier_sync(kFull + (step & 1), 2 * kWarpgroup);
+#pragma unroll
+        for (int i = 0; i < kM / 16; ++i) {
+          const uint4 packed = ptx::load_shared_16(p_tile + i * kWarpgroup * 16);
+          probability[i][0] = packed.x, probability[i][1] = packed.y;
+          probability[i][2] = packed.z, probability[i][3] = packed.w;
+        }
+        if (step + 2 < queries.steps) ptx::named_barrier_arrive(kEmpty + (step & 1), 2 * kWarpgroup);
+        ptx::wgmma_wait<kHeld>();
+        ptx::keep(s);
+        if (thread == 0) ptx::mbarrier_arrive(barriers.do_empty + 8 * ring.stage);
+        slopes_packed<Element>(s, probability, statistics + ring.stage * Config::kStatistics + kM * 4, pair);
+        if constexpr (kHeld) end(fabsf(all_of(s)));
+        pack();
+        ring.advance();
+      };
+      if (queries.steps > 0) {
+        one(std::true_type{}, 0);
+        for (int step = 1; step < queries.steps; ++step) one(std::false_type{}, step);
+        add();
+        end(0.f);
+      }
+    }
+  } else if (has_dv) {
     const float factor = float(problem.scale) * kLog2e;
     const ScoreMap map(problem);
     [[maybe_unused]] uint32_t bend[kM / 16][4];

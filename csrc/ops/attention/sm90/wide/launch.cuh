@@ -5,13 +5,14 @@
 #include "ops/attention/sm90/wide/kv_kernel.cuh"
 #include "ops/attention/sm90/wide/q_kernel.cuh"
 
-// The backward above head_dim 128: two kernels and their grids.
+// The backward above head_dim 128: two kernels and their grids. The first one starts while the row statistics are
+// computed, the second one, which needs nothing of the first, while that ends.
 namespace plab::ops::attention::sm90 {
 
 template <class Config, void (*kKernel)(BwdParams, TileGrid, BwdMaps)>
 void launch_bwd(const KernelLaunch<BwdParams>& how, const BwdParams& params, cudaStream_t stream) {
-  launch_kernel(kKernel, how, stream, params, how.tiles,
-                make_bwd_maps(params, Config::kTileQ, Config::kTileKv));
+  launch_early(kKernel, how, stream, params, how.tiles,
+               make_bwd_maps(params, Config::kTileQ, Config::kTileKv));
 }
 
 template <class Config, void (*kKernel)(BwdParams, TileGrid, BwdMaps)>

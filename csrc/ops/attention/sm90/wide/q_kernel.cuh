@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "cuda/ptx/dependent_launch.cuh"
 #include "ops/attention/mask.cuh"
 #include "ops/attention/sm90/bwd_softmax.cuh"
 #include "ops/attention/sm90/epilogue.cuh"
@@ -47,7 +48,9 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
 
   const Problem& problem = p.problem;
   const Tile tile = find_tile(problem, grid, true, blockIdx.x);
-  if (!tile.valid) return;
+  // The kernel before has seen the end of the one that computes the statistics. Its own end is waited for last, so
+  // that what follows this kernel follows both.
+  if (!tile.valid) return ptx::wait_for_previous_grid();
   const int rows = min(kM, tile.q_len - tile.row);
   const Visible visible(problem, tile);
   const int key_begin = visible.low(tile.row) / kN;
@@ -70,7 +73,8 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
 
   if (threadIdx.x < kWarpgroup) {
     ptx::setmaxnreg_dec<Config::kProducerRegs>();
-    if (threadIdx.x != 0 || key_begin >= key_end) return;
+    if (threadIdx.x != 0) return;
+    if (key_begin >= key_end) return ptx::wait_for_previous_grid();
     const int kv_head = tile.head / (problem.heads / problem.kv_heads);
     Ring<Config::kStagesK> k;
     Ring<Config::kStagesV> v;
@@ -89,7 +93,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
                              kv_head, keys.batch);
       v.advance();
     }
-    return;
+    return ptx::wait_for_previous_grid();
   }
 
   ptx::setmaxnreg_inc<Config::kConsumerRegs>();

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/mma_sync.cuh"
 
 namespace plab::cuda::ptx {
@@ -11,6 +12,11 @@ namespace plab::cuda::ptx {
 inline std::uint32_t cluster_rank() { return on_cpu::rank; }
 inline std::uint32_t cluster_address(std::uint32_t shared, std::uint32_t rank) {
   return shared % kRegion + rank * kRegion;
+}
+inline std::uint32_t cluster_size() { return on_cpu::blocks_of_cluster.size(); }
+inline void cluster_store_async(std::uint32_t address, float value, std::uint32_t barrier) {
+  at<float>(address) = value;
+  mbarrier_at(barrier).change(0, -4);
 }
 inline float cluster_load(std::uint32_t address) { return at<float>(address); }
 inline float4 cluster_load_4(std::uint32_t address) { return at<float4>(address); }

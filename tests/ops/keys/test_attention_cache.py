@@ -115,7 +115,7 @@ def test_a_graph_generates_with_other_lengths_and_pages() -> None:
         case.table.copy_(case.table.flip(1))
         graph.replay()
         expected = in_torch(
-            case.q, *(x.clone() for x in case.cache), case.lengths, case.table, *case.new, None,
+            case.q, *(x.clone() for x in case.cache), case.lengths, case.table, *case.new, None, None,
             128**-0.5, -1, 0, 0.0,
         )  # fmt: skip
         torch.testing.assert_close(out, expected[0], rtol=2e-2, atol=8e-3)
@@ -225,6 +225,6 @@ def test_opcheck() -> None:
         cached.normal_()
     torch.library.opcheck(
         torch.ops.profiling_lab.cached_attention.default,
-        (case.q, *case.cache, case.lengths, case.table, *case.new, None, 0.125, -1, 0, 0.0),
+        (case.q, *case.cache, case.lengths, case.table, *case.new, None, None, 0.125, -1, 0, 0.0),
         test_utils=("test_schema", "test_faketensor"),
     )

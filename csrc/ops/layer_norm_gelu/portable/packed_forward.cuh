@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// layer_norm_gelu forward for packed rows (packed.cuh).
+//
+// Mapping   a block takes every n-th step; 32 columns a thread, in fp32 16. The next steps are prefetched into
+//           shared memory, where weight and bias lie too, as fp32.
+// Bytes     as in forward.cuh.
+// Flops     about 30 per element.
+// Roof      memory; README.md counts the instructions.
+// Contract  layer_norm_gelu.h; at least a vector's number of columns; a step begins and ends at 16 bytes in every
+//           matrix. Without kSplit each row does; with it there are no gaps between the rows.
+#pragma once
+
+#include "cuda/math.cuh"
+#include "ops/layer_norm_gelu/portable/packed.cuh"
+#include "ops/layer_norm_gelu/portable/statistics.cuh"
+
+namespace plab::ops::layer_norm_gelu {
+
+/// kResidentThreads threads must fit on an SM together, which limits the registers of each.
+template <class Element_, bool kSplit, GeluForm kForm_, bool kResidual_,
+          int kColumns = sizeof(Element_) == 2 ? 32 : 16, int kResidentThreads_ = 768, int kStages = 2>
+struct PackedForwardConfig {
+  using Element = Element_;
+  using Tile = PackedTile<Element, kColumns, kSplit>;
+  template <bool kBulk>
+  using Ring = PackedRing<Tile, kStages, kResidual_ ? 2 : 1, kBulk>;
+  using Weights = PackedWeights<Tile>;
+  static constexpr GeluForm kForm = kForm_;
+  static constexpr bool kResidual = kResidual_;
+  static constexpr bool kExactSlope = sizeof(Element) == 4;
+  static constexpr int kResidentThreads = kResidentThreads_;
+
+  /// Of some elements of a row: sums of what they differ by from the first of them, and of its square. In bf16 the
+  /// squares need no such care: they are exact, and so are the sums of a few.
+  static constexpr bool kHasPivot = !std::is_same_v<Element, __nv_bfloat16>;
+  struct PartWithPivot {
+    float sum, squares, pivot, unused;
+  };
+  struct PlainPart {
+    float sum, squares;
+    static constexpr float pivot = 0.0f;
+  };
+  using Part = std::conditional_t<kHasPivot, PartWithPivot, PlainPart>;
+  using Sums = PackedSums<Tile, Part>;
+
+  /// What normalises the elements of a row: as in RowStatistics.
+  struct Terms {
+    float slope, offset, centre, slope_rest;
+  };
+  static constexpr int kBytesPerThread = Ring<true>::kBytes + static_cast<int>(sizeof(Terms)) + Sums::kBytes;
+};
+
+/// Of elements `from` to `until` of a vector.
+template <class Config>
+__device__ __forceinline__ typename Config::Part part_of(const float (&x)[Config::Tile::kVecSize], int from,
+                                                         int until) {
+  typename Config::Part part{};
+#pragma unroll
+  for (int j = 0; j < Config::Tile::kVecSize; ++j) {
+    if constexpr (Config::kHasPivot) {
+      if (j == from) part.pivot = x[j];
+    }
+    if (j >= from && j < until) {
+      const float d = x[j] - part.pivot;
+      part.sum += d;
+      part.squares = fmaf(d, d, part.squares);
+    }
+  }
+  return part;
+}
+
+/// All lanes of a warp; `each` as in PackedSums::each_row.
+template <class Config, class Each>
+__device__ __forceinline__ RowStatistics statistics_of_parts(const typename Config::Sums& sums, Each&& each,
+                                                             float inverse_cols, float eps) {
+  using Part = typename Config::Part;
+  float mean = 0.0f, squares = 0.0f;
+  each([&](const Part& part, int count) {
+    mean = fmaf(part.pivot * inverse_cols, static_cast<float>(count), fmaf(part.sum, inverse_cols, mean));
+    squares += part.squares;
+  });
+  sums.add(mean, squares);
+  if constexpr (!Config::kHasPivot) {
+    const float variance = fmaf(-mean, mean, squares * inverse_cols);
+    if (__all_sync(cuda::kAllLanes, one_pass_is_enough(mean, variance)))
+      return one_pass_statistics(mean, variance, eps);
+  }
+  // Each part about its own mean, which its few elements give accurately, and then about the row's.
+  float rest = 0.0f;
+  squares = 0.0f;
+  each([&](const Part& part, int elements) {
+    const float count = static_cast<float>(elements), d = part.pivot - mean;
+    const float of_part =
+        elements == Config::Tile::kVecSize ? part.sum * (1.0f / Config::Tile::kVecSize) : part.sum / count;
+    rest += fmaf(count, d, part.sum);
+    squares += fmaf(count * (d + of_part), d + of_part, fmaf(-part.sum, of_part, part.squares));
+  });
+  sums.add(rest, squares);
+  return two_pass_statistics<Config::kExactSlope>(mean, rest * inverse_cols, squares * inverse_cols, eps);
+}
+
+template <class Config, bool kBulk>
+__device__ __forceinline__ void packed_forward(const ForwardParams& params, const Packing& packing) {
+  using Tile = typename Config::Tile;
+  using Ring = typename Config::template Ring<kBulk>;
+  using Terms = typename Config::Terms;
+  using Element = typename Config::Element;
+  constexpr int kVecs = Tile::kVecs, kVecSize = Tile::kVecSize;
+  static __shared__ typename Ring::Barriers barriers;
+  char* shared = reinterpret_cast<char*>(cuda::ptx::dynamic_shared());
+  const float eps = static_cast<float>(params.eps), inverse_cols = packing.inverse_cols;
+  const PackedSteps steps(packing, params.rows);
+  const Tile tile(packing);
+  Ring ring(tile, packing, shared, barriers);
+  shared += Ring::kBytes * blockDim.x;
+  auto* terms = reinterpret_cast<Terms*>(shared);
+  shared += sizeof(Terms) * blockDim.x;
+  typename Config::Sums sums(tile, packing, shared);
+  shared += Config::Sums::kBytes * blockDim.x;
+  typename Ring::Inputs inputs;
+  inputs[0] = {params.x, params.x_row_stride, static_cast<int>(params.x_row_stride - params.cols)};
+  if constexpr (Config::kResidual)
+    inputs[1] = {params.residual, params.residual_row_stride,
+                 static_cast<int>(params.residual_row_stride - params.cols)};
+  __syncthreads();
+#pragma unroll 1
+  for (int k = 0; k < Ring::kAhead; ++k) ring.request(steps, k, inputs);
+  const typename Config::Weights weights(packing, reinterpret_cast<float4*>(shared), params.weight,
+                                         params.bias, 1.0f);
+
+#pragma unroll 1
+  for (int k = 0; k < steps.count(); ++k, ring.advance()) {
+    const PackedStep step = steps.at(k);
+    ring.wait();
+#pragma unroll
+    for (int i = 0; i < kVecs; ++i) {
+      cuda::Vec<Element> vec = ring.vec(0, i);
+      if constexpr (Config::kResidual) {
+        vec = cuda::add(vec, ring.vec(1, i));
+        ring.put(0, i, vec);
+        tile.store(step, static_cast<Element*>(params.sum) + steps.first_element(k), i, vec);
+      }
+      float f[kVecSize];
+      cuda::unpack(vec, f);
+      sums.post(i, [&](int from, int until) { return part_of<Config>(f, from, until); });
+    }
+    __syncthreads();
+    ring.request(steps, k + Ring::kAhead, inputs);
+    sums.each_row(step.rows, [&](int row, bool leads, auto&& each) {
+      const RowStatistics s = statistics_of_parts<Config>(sums, each, inverse_cols, eps);
+      if (row < 0 || !leads) return;
+      terms[row] = {s.slope, s.offset, s.centre, s.slope_rest};
+      static_cast<float*>(params.mean)[steps.first_row(k) + row] = s.mean;
+      static_cast<float*>(params.rstd)[steps.first_row(k) + row] = s.rstd;
+    });
+    __syncthreads();
+    Element* y = static_cast<Element*>(params.y) + steps.first_element(k);
+#pragma unroll
+    for (int i = 0; i < kVecs; ++i) {
+      float f[kVecSize], weight[kVecSize], bias[kVecSize];
+      cuda::unpack(ring.vec(0, i), f);
+      tile.with_rows(i, terms, [&](int from, int until, const Terms& row) {
+        const auto normalise = [&]<bool kCentred>() {
+#pragma unroll
+          for (int j = 0; j < kVecSize; ++j) {
+            const float x = kCentred ? f[j] - row.centre : f[j];
+            const float rest = Config::kExactSlope ? fmaf(x, row.slope_rest, row.offset) : row.offset;
+            if (j >= from && j < until) f[j] = fmaf(x, row.slope, rest);
+          }
+        };
+        if (!Config::kExactSlope && row.centre == 0.0f) {
+          normalise.template operator()<false>();
+        } else {
+          normalise.template operator()<true>();
+        }
+      });
+      weights.get(tile, i, weight, bias);
+#pragma unroll
+      for (int j = 0; j < kVecSize; ++j)
+        f[j] = cuda::gelu<Element, Config::kForm>(fmaf(f[j], weight[j], bias[j]));
+      tile.store(step, y, i, cuda::pack<Element>(f));
+    }
+  }
+}
+
+template <class Config>
+__global__ void __launch_bounds__(Config::kResidentThreads)
+    packed_forward_kernel(const __grid_constant__ ForwardParams params,
+                          const __grid_constant__ Packing packing) {
+  packed_forward<Config, cuda::ptx::kHasBulkCopies>(params, packing);
+}
+
+}  // namespace plab::ops::layer_norm_gelu

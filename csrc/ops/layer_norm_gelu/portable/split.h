@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a row is split among threads, and which rows are packed or shifted: the table over widths.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+
+#include "cuda/launch.h"
+#include "ops/layer_norm_gelu/portable/load.cuh"
+
+namespace plab::ops::layer_norm_gelu::portable {
+
+/// How a row is split among the threads that share it.
+struct RowSplit {
+  int threads;  // per row, a multiple of 32; 32 means that a warp has the row to itself
+  int vecs;     // 16-byte vectors per thread; 0: the row is too long for a block
+  Access access;
+};
+
+/// `vec_size` elements fill 16 bytes. `choices`: vectors per thread for which kExact kernels exist, the best
+/// first; kVector ones exist for 1 and the first choice, kScalar ones for 1. `aligned`: every row of every
+/// tensor starts at a multiple of 16 bytes.
+inline RowSplit split_row(int64_t cols, int vec_size, std::initializer_list<int> choices, bool aligned) {
+  const auto warps_of = [](int64_t threads) { return static_cast<int>((threads + 31) / 32 * 32); };
+  const int64_t vecs_per_row = (cols + vec_size - 1) / vec_size;
+  if (aligned && cols % vec_size == 0) {
+    for (const int vecs : choices) {
+      const int64_t threads = vecs_per_row / vecs;
+      if (vecs_per_row % (vecs * 32) == 0 && threads >= 32 && threads <= kMaxThreadsPerRow)
+        return {static_cast<int>(threads), vecs, Access::kExact};
+    }
+    if (vecs_per_row <= 32) return {32, 1, Access::kVector};
+    const int most = *choices.begin();
+    if (vecs_per_row <= most * kMaxThreadsPerRow)
+      return {warps_of((vecs_per_row + most - 1) / most), most, Access::kVector};
+  } else if (vecs_per_row <= kMaxThreadsPerRow) {
+    return {warps_of(vecs_per_row), 1, Access::kScalar};
+  }
+  return {kMaxThreadsPerRow, 0, Access::kScalar};
+}
+
+/// Threads and columns of rows that half a warp shares. For 16-bit rows with more than kManyColumnsEach columns per
+/// thread, a thread has 64 columns if they divide evenly.
+constexpr int kHalfWarp = 16, k48Columns = 48 / 8;
+constexpr int64_t kManyColumnsEach = 8192;
+
+/// Rows that half a warp shares.
+template <class Element>
+constexpr bool is_for_half_warp(int64_t cols) {
+  return cols == 32 * kHalfWarp || (sizeof(Element) == 2 && cols == 48 * kHalfWarp);
+}
+
+/// Vectors per thread, best choice first: 32 columns, or 24, 16, 8.
+template <class Element>
+RowSplit split_forward_row(int64_t cols, bool aligned) {
+  constexpr bool k16Bit = sizeof(Element) == 2;
+  constexpr int k32Columns = 32 / cuda::kVecSize<Element>;
+  if (aligned && is_for_half_warp<Element>(cols))
+    return {kHalfWarp, cols == 32 * kHalfWarp ? k32Columns : k48Columns, Access::kExact};
+  if (k16Bit && aligned && cols > kManyColumnsEach && cols <= 2 * kManyColumnsEach && cols % 2048 == 0)
+    return {static_cast<int>(cols / 64), 2 * k32Columns, Access::kExact};
+  if constexpr (k16Bit) return split_row(cols, 8, {4, 3, 2, 1}, aligned);
+  return split_row(cols, 4, {8, 6, 4, 2, 1}, aligned);
+}
+
+/// With this few rows every thread gets as little work as possible.
+constexpr int64_t kFewRows = 8;
+
+/// Of the backward. Vectors per thread, the best first: 16 columns, or 24, 8 and 4.
+template <class Element>
+RowSplit split_backward_row(int64_t rows, int64_t cols, bool aligned) {
+  if (rows <= kFewRows) {
+    const RowSplit split = split_row(cols, cuda::kVecSize<Element>, {1, 2}, aligned);
+    if (split.access == Access::kExact) return split;
+  }
+  if constexpr (sizeof(Element) == 2) return split_row(cols, 8, {2, 3, 1}, aligned);
+  return split_row(cols, 4, {4, 6, 2, 1}, aligned);
+}
+
+/// How the kernels take rows.
+enum class Way {
+  kApart,    // each by its own threads (RowSplit), or a cluster's
+  kPacked,   // several in a step (packed.cuh)
+  kShifted,  // each by its own threads, from the 16 bytes on in which it begins (Access::kShifted)
+};
+
+/// Which rows are not taken apart, because their threads would have no whole vectors, or too few.
+struct PackedWidths {
+  int64_t most_columns;  // of packed rows; longer ones are shifted if they have no whole vectors
+  float least_busy;      // the part of its threads' vectors that a row must fill to be taken apart
+};
+/// Measured over 60 widths: docs/notebook/layer_norm_gelu_widths.md.
+template <class Element>
+constexpr PackedWidths kPackedForward = sizeof(Element) == 2 ? PackedWidths{2048, 0.76f}
+                                                             : PackedWidths{512, 0.70f};
+template <class Element>
+constexpr PackedWidths kPackedBackward = sizeof(Element) == 2 ? PackedWidths{1024, 0.72f}
+                                                              : PackedWidths{768, 0.80f};
+
+/// Of a row that can be packed and shifted.
+inline Way way_of_row(int64_t cols, int vec_size, const RowSplit& split, const PackedWidths& widths) {
+  const float busy = static_cast<float>(cols) / static_cast<float>(vec_size * split.threads * split.vecs);
+  if (cols < vec_size || split.access == Access::kExact) return Way::kApart;
+  if (split.vecs == 0 && cols % vec_size == 0) return Way::kApart;  // too long for a block either way
+  if (split.access == Access::kVector && busy >= widths.least_busy) return Way::kApart;
+  if (cols <= widths.most_columns) return Way::kPacked;
+  return split.access == Access::kScalar ? Way::kShifted : Way::kApart;
+}
+
+template <class Element>
+Way way_of_forward_row(int64_t cols, bool aligned) {
+  return way_of_row(cols, cuda::kVecSize<Element>, split_forward_row<Element>(cols, aligned),
+                    kPackedForward<Element>);
+}
+
+/// `residual`: there is a gradient of the sum, for which no kVector kernels exist.
+template <class Element>
+Way way_of_backward_row(int64_t rows, int64_t cols, bool aligned, bool residual) {
+  RowSplit split = split_backward_row<Element>(rows, cols, aligned);
+  if (residual && split.access == Access::kVector) split.access = Access::kScalar;
+  return way_of_row(cols, cuda::kVecSize<Element>, split, kPackedBackward<Element>);
+}
+
+}  // namespace plab::ops::layer_norm_gelu::portable
