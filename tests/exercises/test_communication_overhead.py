@@ -14,7 +14,9 @@ from exercises.rank_jobs import LAYERS, Buckets, made_communication
 from exercises.readme_commands import run_all
 from package_root import PACKAGE_ROOT
 
+from profiling_lab.analysis.collectives import collectives
 from profiling_lab.analysis.collectives.links import load, save
+from profiling_lab.analysis.ranks import LocalPool
 from profiling_lab.cli import main
 from profiling_lab.errors import LabError
 from profiling_lab.exercises import answers, find, job_repair, workspace
@@ -225,6 +227,20 @@ def test_recorded_starter_and_solution() -> None:
     assert before.step_ms > (1 + grade.SAME_FRAC) * after.step_ms, "as before is no prediction"
     assert grade._unlike(before, after) == ""
     assert before.nccl.version and before.choice is not None
+
+
+def test_groups_of_a_window_have_the_ranks_that_take_part() -> None:
+    """The recordings begin after NCCL has made the group, so no file says its size; one alone does not tell."""
+    if not RECORDED.is_file():
+        pytest.skip("not recorded yet: see tools/multi_gpu")
+    files = [str(path) for path in grade.opened(RECORDED).recordings]
+    (both,) = collectives(files, "group", pool=LocalPool(1)).rows
+    assert both.group_size == 2 and both.count == 14
+    # An all-reduce of two ranks has each byte on the bus once.
+    assert both.rates.bus_bytes_per_s == both.rates.algorithm_bytes_per_s
+    assert both.arrivals.bus_bytes_per_s is not None and 2e11 < both.arrivals.bus_bytes_per_s < 4.5e11
+    (alone,) = collectives(files[:1], "group", pool=LocalPool(1)).rows
+    assert alone.group_size is None and alone.rates.bus_bytes_per_s is None
 
 
 # Repairs.

@@ -236,6 +236,15 @@ def test_the_programs_run_on_two_processes_of_the_cpu(tmp_path: Path) -> None:
 
 
 @pytest.mark.multigpu
+@pytest.mark.parametrize("planted", grade.JOBS, ids=lambda planted: planted.name)
+def test_the_race_on_gpus(planted: grade.Planted) -> None:
+    starter = EXERCISE.folder / planted.program
+    solution = EXERCISE.folder / workspace.SOLUTIONS / planted.program
+    found = grade.job_repair.checks(starter, solution, planted.goal)
+    assert [check.status for check in found] == [CheckStatus.PASSED] * 2, found
+
+
+@pytest.mark.multigpu
 def test_on_two_gpus_the_recordings_show_it(tmp_path: Path) -> None:
     copy = workspace.start(EXERCISE, tmp_path / "copy")
     assert main(["exercise", "profile", str(copy)]) == 0

@@ -262,6 +262,12 @@ def test_the_program_runs_on_two_processes_of_the_cpu(tmp_path: Path) -> None:
 
 
 @pytest.mark.multigpu
+def test_the_race_on_gpus(tmp_path: Path) -> None:
+    found = repaired(tmp_path)
+    assert found["result"][0] is found["speed"][0] is CheckStatus.PASSED, found
+
+
+@pytest.mark.multigpu
 def test_on_two_gpus_the_recordings_show_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = workspace.start(EXERCISE, tmp_path / "copy")
     assert main(["exercise", "profile", str(copy)]) == 0
