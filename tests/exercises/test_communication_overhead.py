@@ -230,7 +230,7 @@ def test_recorded_starter_and_solution() -> None:
 
 
 def test_groups_of_a_window_have_the_ranks_that_take_part() -> None:
-    """The recordings begin after NCCL has made the group, so no file says its size; one alone does not tell."""
+    """The recordings begin after NCCL has made the group, so no file says its size."""
     if not RECORDED.is_file():
         pytest.skip("not recorded yet: see tools/multi_gpu")
     files = [str(path) for path in grade.opened(RECORDED).recordings]

@@ -37,7 +37,7 @@ from typing import Any
 from profiling_lab.analysis.collectives.nccl_text import VARIABLES
 from profiling_lab.exercises import find, workspace
 
-PREPARED_S, TURN_S = 18.0, 15.0
+LIMIT_S = 18.0
 """the most for the preparation of all, and for one turn"""
 LEFT_ALONE_S = 2.0
 """how long a rank may go on after another one has failed"""
@@ -121,6 +121,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="a new folder for what is recorded")
     parser.add_argument("--tar", type=Path, help="pack it into this file after each piece")
     parser.add_argument("--seconds", type=float, default=50.0, help="the most for all of it (default: 50)")
+    parser.add_argument(
+        "--limit", type=float, default=LIMIT_S, help="the most for preparing, and for a turn (default: 18)"
+    )
     parser.add_argument("--only", default="", help="names of pieces, with commas, in their order")
     parser.add_argument("--starter-gpu", default="", help="E15's starter is there for GPUs of this name")
     parser.add_argument("--repeats", type=int, default=7, help="measurements of each time of E15")
@@ -149,7 +152,7 @@ def main() -> int:
         for piece, port in zip(chosen, free, strict=True):
             start(piece, port, out, args.cpu)
     try:
-        prepare(chosen, out, until)
+        prepare(chosen, out, min(until, time.monotonic() + args.limit))
         say(until, args.seconds, "prepared")
         for piece in chosen:
             if time.monotonic() > until:
@@ -158,7 +161,7 @@ def main() -> int:
             (folder_of(piece, out) / f"{piece.name}.go").touch()
             if args.tar:
                 pack(out, args.tar.resolve(), piece)
-            take_turn(piece, out, until)
+            take_turn(piece, out, min(until, time.monotonic() + args.limit))
             say(until, args.seconds, f"{piece.name}: {piece.failed or 'done'}")
     finally:
         end(*chosen)
@@ -312,7 +315,6 @@ def measured(cpu: bool) -> int:
 
 def prepare(chosen: Sequence[Piece], out: Path, until: float) -> None:
     """Wait until all that can prepare have done so."""
-    until = min(until, time.monotonic() + PREPARED_S)
     while time.monotonic() < until:
         reap(chosen)
         if all(
@@ -327,7 +329,6 @@ def prepare(chosen: Sequence[Piece], out: Path, until: float) -> None:
 def take_turn(piece: Piece, out: Path, until: float) -> None:
     """Wait for the end of a piece that may go on."""
     folder = folder_of(piece, out)
-    until = min(until, time.monotonic() + TURN_S)
     while piece.pids:
         reap([piece])
         if piece.failed:
