@@ -49,6 +49,7 @@ KEPT = (
     "PYREC_LAUNCH",
     "PYREC_META",
     "PYREC_WINDOW",
+    "PYREC_GRAPH_NODE",
     "PYREC_HOST_EVENT",
     "PYREC_SOURCE",
     "PYREC_WORK",
@@ -125,7 +126,8 @@ def drop_rows(file: sqlite3.Connection, have: list[str], samples: bool = False) 
         used = [
             f"SELECT correlationId FROM {table} WHERE correlationId IS NOT NULL"
             for table in have
-            if table.startswith("CUPTI_ACTIVITY_KIND_") and table != "CUPTI_ACTIVITY_KIND_RUNTIME"
+            if table == "PYREC_GRAPH_NODE"  # of the calls that captured it
+            or (table.startswith("CUPTI_ACTIVITY_KIND_") and table != "CUPTI_ACTIVITY_KIND_RUNTIME")
         ]
         if used:
             file.execute(

@@ -40,7 +40,9 @@ def newest_run(name: str) -> list[Line]:
 def base(lines: list[Line], name: str) -> str:
     """What the figures were measured on, and at which commits: the code may have gone on since."""
     one = lines[0]
-    date, gpu = ", ".join(dict.fromkeys(line["date"][:10] for line in lines)), one["gpu"]
+    date, gpu = (", ".join(dict.fromkeys(texts)) for texts in (
+        (line["date"][:10] for line in lines), (line["gpu"] for line in lines)
+    ))  # fmt: skip
     versions = f"driver {one['driver']}, torch {one['torch']}, cuDNN {one['cudnn']}"
     commits = ", ".join(dict.fromkeys(line["git"][:7] for line in lines))
     return f"{gpu}, {versions}, {date}, at {commits} ([lines](results:{name}.jsonl))"

@@ -97,10 +97,11 @@ process a GPU, recorded by `benchmarks/ranks/run.py`, cut and reduced by `benchm
 
 
 def _folder_of(recording: Path) -> Path:
-    """Of the program, as it was where it ran."""
+    """Of the repository, as it was where the job ran."""
+    tail = f"/{Path(__file__).relative_to(REPO).with_name('run.py')}"
     with sqlite3.connect(recording) as file:
-        row = file.execute("SELECT value FROM PYREC_META WHERE name = 'script'").fetchone()
-    return Path(row[0]).parent if row else Path("/nowhere")
+        row = file.execute("SELECT value FROM StringIds WHERE value LIKE ?", [f"%{tail}"]).fetchone()
+    return Path(row[0].removesuffix(tail)) if row else Path("/nowhere")
 
 
 def cut(source: Path, target: Path, steps: int) -> None:
@@ -113,7 +114,8 @@ def cut(source: Path, target: Path, steps: int) -> None:
     with sqlite3.connect(target) as file:
         tables = {name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         calls = "CUPTI_ACTIVITY_KIND_RUNTIME"
-        file.execute(f"DELETE FROM {calls} WHERE start < ?", [since_ns])
+        captured = "SELECT correlationId FROM PYREC_GRAPH_NODE" if "PYREC_GRAPH_NODE" in tables else "-1"
+        file.execute(f"DELETE FROM {calls} WHERE start < ? AND correlationId NOT IN ({captured})", [since_ns])
         launched = f"SELECT correlationId FROM {calls}"
         for kind in _OPERATIONS:
             if (table := f"CUPTI_ACTIVITY_KIND_{kind}") in tables:

@@ -35,8 +35,8 @@ REMEDY = "F.scaled_dot_product_attention or flash_attention: one kernel, no matr
 def check(view: View) -> RuleResult:
     matrix = view.kernels_named(MATRIX)
     memory = view.kernels_named(MEMORY_BOUND) & ~matrix & ~view.kernels_named(OTHER_WORK)
-    # A causal mask is often made on the spot, and masked_fill copies its input.
-    memory |= view.kernels_named(MASK) | view.named("memcpy DtoD")
+    # A causal mask is often made on the spot, masked_fill copies its input, cuBLAS clears a workspace.
+    memory |= view.kernels_named(MASK) | view.named("memcpy DtoD", "memset")
     softmax = memory & view.kernels_named(SOFTMAX)
     if not softmax.any():
         return names_tell_little(view) or ()

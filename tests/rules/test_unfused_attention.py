@@ -50,6 +50,12 @@ def test_fires_at_the_hottest_line_between_the_products(judge: Judge) -> None:
     assert "scaled_dot_product_attention" in finding.remedy
 
 
+def test_a_workspace_that_is_cleared_for_a_product_is_no_other_work(judge: Judge) -> None:
+    """cuBLAS clears its workspace before a product in parts (nn.MultiheadAttention with need_weights)."""
+    (finding,) = judge(RULE, attention((SCALE, 50_000), (SOFTMAX, 40_000), ("memset", 800)))
+    assert finding.cost_ns == 5 * 90_800
+
+
 def test_backward_of_its_lines_counts(judge: Judge) -> None:
     builder = TraceBuilder()
     stack = f"{MAIN}/app/model.py"

@@ -49,3 +49,16 @@ def test_the_delay_is_named_and_costs_what_mending_it_won(name: str, tmp_path: P
             assert (row.rank, row.line, row.cause) == (True, True, True) and gain is not False, row
         else:
             assert row.verdict and gain is not False, row
+
+
+def test_work_of_one_rank_that_holds_nothing_up_is_told(tmp_path: Path) -> None:
+    """FSDP2 with hosts as the limit: ten products more on rank 1 are 27 ms of a step of 105 ms, and the step
+    was not shorter without them.
+    """
+    found = ranks(unpacked("fsdp2_products", tmp_path), pool=LocalPool(1))
+    assert found.path is not None and not found.path.blames
+    (hidden,) = found.path.hidden
+    assert hidden.rank == 1 and hidden.line.endswith("fsdp2_products.py:21")
+    assert 25_000_000 < hidden.excess_ns < 30_000_000
+    (note,) = [note for note in found.notes if "no step would be shorter" in note]
+    assert "rank 1 takes" in note and hidden.line in note

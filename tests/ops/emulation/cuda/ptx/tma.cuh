@@ -50,7 +50,9 @@ inline void cp_async_arrive(std::uint32_t barrier) {
   cp_async_wait<0>();
   mbarrier_arrive(barrier);
 }
-inline void complete_bytes(std::uint32_t barrier, std::int64_t bytes) { mbarrier_at(barrier).change(0, -bytes); }
+inline void complete_bytes(std::uint32_t barrier, std::int64_t bytes) {
+  mbarrier_at(barrier).change(0, -bytes);
+}
 
 inline void tma_load_4d(std::uint32_t smem, const CUtensorMap* map, std::uint32_t barrier, int column,
                         int row, int head, int batch) {
