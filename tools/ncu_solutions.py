@@ -79,12 +79,12 @@ def filled(text: str, right: Right) -> str:
     return text
 
 
-def tabled(notes: str, right: Right) -> str:
+def tabled(notes: str, right: Right, gpu: str = "H200") -> str:
     """The notes with their table of answers."""
     rows = [
         f"| `{key}` | {value if isinstance(value, str) else f'{value:g}'} |" for key, value in right.items()
     ]
-    block = "\n".join(["<!-- answers -->", "| answer | on the H200 |", "|---|---|", *rows])
+    block = "\n".join(["<!-- answers -->", f"| answer | on the {gpu} |", "|---|---|", *rows])
     return _TABLE.sub(lambda _: f"{block}\n<!-- end of answers -->\n", notes)
 
 

@@ -104,18 +104,22 @@ def _folder_of(recording: Path) -> Path:
     return Path(row[0].removesuffix(tail)) if row else Path("/nowhere")
 
 
-def cut(source: Path, target: Path, steps: int) -> None:
-    """A copy with the last steps, and what tells who is in NCCL's communicators."""
+def cut(source: Path, target: Path, steps: int, *, rest: bool = True) -> None:
+    """A copy with the last steps, and what tells who is in NCCL's communicators. rest: what the program does
+    after them is kept.
+    """
     with Trace.open(source) as trace:
         found = step_windows(trace)
         begins = sorted(found.host_start_ns.tolist())
+        until_ns = None if rest or not len(found) else int(found.host_end_ns.max())
     since_ns = begins[max(0, len(begins) - steps - 1)] if begins else 0
     target.write_bytes(source.read_bytes())
     with sqlite3.connect(target) as file:
         tables = {name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         calls = "CUPTI_ACTIVITY_KIND_RUNTIME"
+        outside, times = "start < ? OR start > coalesce(?, start)", [since_ns, until_ns]
         captured = "SELECT correlationId FROM PYREC_GRAPH_NODE" if "PYREC_GRAPH_NODE" in tables else "-1"
-        file.execute(f"DELETE FROM {calls} WHERE start < ? AND correlationId NOT IN ({captured})", [since_ns])
+        file.execute(f"DELETE FROM {calls} WHERE ({outside}) AND correlationId NOT IN ({captured})", times)
         launched = f"SELECT correlationId FROM {calls}"
         for kind in _OPERATIONS:
             if (table := f"CUPTI_ACTIVITY_KIND_{kind}") in tables:
@@ -128,7 +132,7 @@ def cut(source: Path, target: Path, steps: int) -> None:
                 [since_ns, _NVTX_DOMAIN],
             )
         if "PYREC_HOST_EVENT" in tables:
-            file.execute("DELETE FROM PYREC_HOST_EVENT WHERE start < ?", [since_ns])
+            file.execute(f"DELETE FROM PYREC_HOST_EVENT WHERE {outside}", times)
     file.close()
 
 

@@ -138,6 +138,7 @@ def _rank(rank: int, folder: str) -> None:
     task = json.loads(Path(folder, _TASK).read_text(encoding="utf-8"))
     ranks, on_gpu = task["ranks"], task["device"] == "cuda"
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
+    os.environ["TORCH_DIST_INIT_BARRIER"] = "1"  # no rank fails while another one still connects to it
     if on_gpu:
         torch.cuda.set_device(rank)
     else:

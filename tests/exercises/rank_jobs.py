@@ -17,7 +17,7 @@ from profiling_lab.analysis.collectives.links import Links, LinkTime, save
 from profiling_lab.analysis.ranks.kinds import bus_bytes
 from profiling_lab.exercises import find
 
-GPU = "NVIDIA H200"
+GPU = "NVIDIA H100"
 BLOCKS = 4
 KERNELS = 3
 """of a block or layer: a thread that mostly runs backward is known as autograd's"""

@@ -16,10 +16,10 @@ from package_root import PACKAGE_ROOT
 from profiling_lab.analysis.ranks import LocalPool, ranks
 from profiling_lab.cli import main
 from profiling_lab.errors import LabError
-from profiling_lab.exercises import answers, find, rank_repair, workspace
+from profiling_lab.exercises import answers, find, job_repair, workspace
 from profiling_lab.exercises.answers import Answers
 from profiling_lab.exercises.e15_multi_gpu_scaling import grade
-from profiling_lab.exercises.e15_multi_gpu_scaling.samples import scaling_facts
+from profiling_lab.exercises.e15_multi_gpu_scaling.samples import scaling_facts, scaling_times
 from profiling_lab.exercises.exercise import CheckStatus, GradedCheck, Need
 from profiling_lab.measure import local_ranks
 
@@ -195,13 +195,15 @@ def test_ranks_names_the_planted_line_and_is_silent_on_the_solution(
 
 def test_recorded_starter_and_solution() -> None:
     if not RECORDED.is_file():
-        pytest.skip("not recorded yet: tools/record_scaling_exercises.py does it on two GPUs")
-    before, after = scaling_facts(RECORDED), scaling_facts(EXERCISE.folder / grade.SOLUTION)
+        pytest.skip("not recorded yet: see tools/multi_gpu")
+    before, after = scaling_facts(RECORDED), scaling_times(EXERCISE.folder / grade.SOLUTION)
     assert (before.late_rank, before.late_line) == ("0", ("train.py", LINE))
     assert grade.CAUSES[before.cause] == grade.CHOICES[0]
-    assert after.late_rank == "", "ranks is silent on the solution"
     assert after.strong_percent >= 100 * grade.GOAL.efficiency_frac, "the goal, as measured"
-    assert grade.difference(before, after) == ""
+    assert before.strong[-1].median_ns >= grade.GOAL.faster * after.strong[-1].median_ns
+    if after.recordings:
+        assert after.late_rank == "", "ranks is silent on the solution"
+        assert grade.difference(before, after) == ""
     assert before.strong_percent < 85 < before.weak_percent
 
 
@@ -252,7 +254,7 @@ def test_the_measurement_of_the_unchanged_program_shows_no_repair(made: Path) ->
 
 def checks_of(text: str, folder: Path) -> list[GradedCheck]:
     (folder / grade.PROGRAM).write_text(text)
-    return rank_repair.checks(EXERCISE.folder / grade.PROGRAM, folder / grade.PROGRAM, grade.GOAL)
+    return job_repair.checks(EXERCISE.folder / grade.PROGRAM, folder / grade.PROGRAM, grade.GOAL)
 
 
 def test_solution_computes_the_same_on_both_ranks(tmp_path: Path) -> None:
@@ -280,13 +282,13 @@ def test_untouched_missing_and_broken_programs(tmp_path: Path) -> None:
     assert "is unchanged" in found.message
     (found,) = checks_of(text + "\nraise RuntimeError('typo')\n", tmp_path)
     assert found.status is CheckStatus.FAILED and "RuntimeError: typo" in found.message
-    (found,) = rank_repair.checks(EXERCISE.folder / grade.PROGRAM, tmp_path / "none.py", grade.GOAL)
+    (found,) = job_repair.checks(EXERCISE.folder / grade.PROGRAM, tmp_path / "none.py", grade.GOAL)
     assert "there is no none.py" in found.message
 
 
 def test_ranks_that_wait_in_vain_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_ranks, "_ended", COLD_START)
-    monkeypatch.setattr(rank_repair, "LIMIT_S", 15.0)
+    monkeypatch.setattr(job_repair, "LIMIT_S", 15.0)
     text = (EXERCISE.folder / workspace.SOLUTIONS / grade.PROGRAM).read_text()
     waits = f"{text}\nimport time\nbuild = lambda *_, **__: time.sleep(600)\n"
     (found,) = checks_of(waits, tmp_path)
@@ -297,23 +299,22 @@ GOAL = grade.GOAL
 
 
 @pytest.mark.parametrize(
-    ("times", "gain", "status", "said"),
+    ("times_ms", "status", "said"),
     [
-        ({1: [0.038, 0.038], 2: [0.026, 0.0195]}, 1.33, CheckStatus.PASSED, "efficiency 97 %"),
-        ({1: [0.038, 0.038], 2: [0.026, 0.0215]}, 1.21, CheckStatus.FAILED, "the goal is 90 %"),
-        ({1: [0.038, 0.045], 2: [0.026, 0.0230]}, 1.30, CheckStatus.FAILED, "slow on one GPU is no gain"),
-        ({1: [0.038, 0.038], 2: [0.0225, 0.0195]}, 1.15, CheckStatus.FAILED, "the goal is 1.2 times"),
+        ({1: [38, 38], 2: [26, 19.5]}, CheckStatus.PASSED, "on 2 GPUs: 1.33 times, efficiency 97 %"),
+        ({1: [38, 38], 2: [26, 21.5]}, CheckStatus.FAILED, "efficiency 88 %; the goal is 90 %"),
+        ({1: [38, 45], 2: [26, 23.0]}, CheckStatus.FAILED, "slow on one GPU is no gain"),
+        ({1: [38, 38], 2: [22.5, 19.5]}, CheckStatus.FAILED, "the goal is 1.2 times"),
     ],
-)
-def test_the_goal_decides(times: dict[int, list[float]], gain: float, status: CheckStatus, said: str) -> None:
-    found = rank_repair.judged(2, gain, times, GOAL)
+)  # fmt: skip
+def test_the_goal_decides(times_ms: dict[int, list[float]], status: CheckStatus, said: str) -> None:
+    # Of five rounds one is disturbed.
+    seconds = {
+        n: [[ms * GOAL.steps / 1e3 * off for off in (1, 1, 0.99, 1.01, 4)] for ms in both]
+        for n, both in times_ms.items()
+    }
+    found = job_repair.judged(seconds, GOAL)
     assert found.status is status and said in found.message
-
-
-def test_full_size_results_are_compared_too() -> None:
-    assert rank_repair._printed_otherwise([1.0, 30.0], [1.0001, 30.01]) == ""
-    assert "returns 31, expected 30" in rank_repair._printed_otherwise([1.0, 30.0], [1.0, 31.0])
-    assert "returns 1 values, not 2" in rank_repair._printed_otherwise([1.0, 30.0], [1.0])
 
 
 @pytest.mark.multigpu
@@ -348,7 +349,7 @@ def test_two_ranks_train_as_one_does(folder: str, tmp_path: Path, monkeypatch: p
 
 def test_the_norms_are_the_sums_of_singular_values() -> None:
     torch = pytest.importorskip("torch")
-    program = rank_repair.load(EXERCISE.folder / grade.PROGRAM, "program")
+    program = job_repair.load(EXERCISE.folder / grade.PROGRAM, "program")
     weights = torch.randn(3, 12, 48, dtype=torch.float64)
     expected = torch.linalg.svdvals(weights).sum(dim=1)
     torch.testing.assert_close(program.nuclear_norms(weights), expected, rtol=1e-4, atol=0)
@@ -360,7 +361,7 @@ def test_the_benchmark_runs_on_two_processes(
     """Nothing replaced: torchrun, gloo, the program, the fits."""
     folder = workspace.start(EXERCISE, tmp_path / "copy")
     monkeypatch.chdir(folder)
-    benchmark = rank_repair.load(folder / grade.BENCHMARK, "scaling_benchmark")
+    benchmark = job_repair.load(folder / grade.BENCHMARK, "scaling_benchmark")
     monkeypatch.setattr("sys.argv", [grade.BENCHMARK, "--cpu"])
     benchmark.main()
     out = capsys.readouterr().out
@@ -397,7 +398,7 @@ def test_what_the_benchmark_does_on_gpus(
             (folder / f"scaling.rank{rank}.sqlite").write_bytes(name.read_bytes())
         return ""
 
-    benchmark = rank_repair.load(folder / grade.BENCHMARK, "scaling_benchmark")
+    benchmark = job_repair.load(folder / grade.BENCHMARK, "scaling_benchmark")
     monkeypatch.setattr(benchmark, "run", run)
     monkeypatch.setattr("profiling_lab.exercises.rank_programs.run", run)
     monkeypatch.setattr(benchmark, "gpus", lambda: 5)
@@ -427,7 +428,7 @@ def test_profile_without_two_gpus_says_so(
 
 def test_commands_of_the_readme_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not RECORDED.is_file():
-        pytest.skip("not recorded yet: tools/record_scaling_exercises.py does it on two GPUs")
+        pytest.skip("not recorded yet: see tools/multi_gpu")
     monkeypatch.setenv("PYTHONPATH", str(PACKAGE_ROOT))
     assert len(run_all(EXERCISE, tmp_path, monkeypatch)) >= 8
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records on two GPUs what E16, E15 and E38 need, within a minute; what comes back is assembled elsewhere.
+"""Records on two GPUs what the exercises on several GPUs need; what comes back is assembled without a GPU.
 
     python tools/multi_gpu/record_in_turns.py --out raw/ --tar raw.tar.gz --seconds 50
-    python tools/record_scaling_exercises.py --from raw/ --out recordings/
-    python tools/multi_gpu/record_multi_gpu_exercises.py --from raw/ --out recordings/ --only cold-collectives
+    python tools/multi_gpu/assemble_scaling.py raw/ --out recordings/      E15, E16
+    python tools/multi_gpu/assemble_exercises.py raw/ --out recordings/    E04, E11, E38
 
 Most of a run's ten seconds goes into imports, CUDA contexts and NCCL's communicators. So all runs are forks
 of one process that has imported torch, they prepare at the same time, and then have the GPUs in turns:
@@ -28,14 +28,13 @@ import subprocess
 import sys
 import tarfile
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import rank_runs
-
-from profiling_lab.analysis.collectives.nccl_text import VARIABLES, telling_lines
+from profiling_lab.analysis.collectives.nccl_text import VARIABLES
 from profiling_lab.exercises import find, workspace
 
 PREPARED_S, TURN_S = 18.0, 15.0
@@ -109,7 +108,8 @@ def pieces(cpu: bool, repeats: int, starter: bool) -> list[Piece]:
         Piece("cold_naive", COLD, "bandwidth.py", False, 2, GROUP, on_cpu),
         Piece("cold_measured", COLD, "", True, 2, GROUP),
         cold_solution,
-        *both("timeline", TIMELINE, "ddp_training.py", START, ten, steps),
+        # The line that wraps the model runs before the steps, so all of it is recorded.
+        *both("timeline", TIMELINE, "ddp_training.py", START, on_cpu, ()),
         *both("ddp", DISTRIBUTED, "train_ddp.py", START, ten, steps),
     ]
 
@@ -136,7 +136,9 @@ def main() -> int:
     out = args.out.resolve()
     out.mkdir(parents=True)
     os.environ["OMP_NUM_THREADS"] = "1"  # as torchrun
-    import torch.distributed  # noqa: F401  the forks need not import it again
+    # The forks need not import it again; DDP and FSDP2 import torch._dynamo, which takes seconds.
+    import torch._dynamo
+    import torch.distributed.fsdp  # noqa: F401
 
     import profiling_lab.cli.interconnect
     import profiling_lab.cli.record  # noqa: F401
@@ -150,17 +152,22 @@ def main() -> int:
         prepare(chosen, out, until)
         say(until, args.seconds, "prepared")
         for piece in chosen:
+            if time.monotonic() > until:
+                piece.failed = "not begun: the time was over"
+                continue
             (folder_of(piece, out) / f"{piece.name}.go").touch()
             if args.tar:
                 pack(out, args.tar.resolve(), piece)
             take_turn(piece, out, until)
             say(until, args.seconds, f"{piece.name}: {piece.failed or 'done'}")
     finally:
-        for piece in chosen:
-            end(piece)
+        end(*chosen)
         if args.tar:
             pack(out, args.tar.resolve())
             say(until, args.seconds, f"{args.tar.stat().st_size} bytes")
+    for piece in chosen:
+        if piece.failed:
+            print(f"{piece.name}: {piece.failed}")
     return 1 if any(piece.failed for piece in chosen) else 0
 
 
@@ -193,11 +200,34 @@ def start(piece: Piece, port: str, out: Path, cpu: bool) -> None:
         shutil.copy(source / piece.program, program)
     with open(folder / f"{piece.name}.txt", "wb") as printed:
         for rank in range(piece.ranks):
-            pid = rank_runs._fork(
+            pid = fork(
                 lambda rank: in_rank(piece, rank, program, folder, cpu),
                 rank, piece.ranks, port, printed.fileno(),
             )  # fmt: skip
             piece.pids[pid] = rank
+
+
+def fork(work: Callable[[int], int], rank: int, ranks: int, port: str, out: int) -> int:
+    """A process that does work(rank), with torchrun's variables set; it prints into the file `out`."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        for number, name in ((1, "stdout"), (2, "stderr")):
+            os.dup2(out, number)
+            setattr(sys, name, os.fdopen(number, "w", buffering=1, closefd=False))
+        numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "MASTER_PORT": port}
+        os.environ |= {name: str(value) for name, value in numbers.items()} | {"MASTER_ADDR": "127.0.0.1"}
+        code = work(rank)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def in_rank(piece: Piece, rank: int, program: Path, folder: Path, cpu: bool) -> int:
@@ -272,7 +302,7 @@ def measured(cpu: bool) -> int:
         return 0
     cuda.set_device(int(os.environ["LOCAL_RANK"]))
     distributed.init_process_group("nccl")
-    found = repair.measured(find(COLD).folder / workspace.SOLUTIONS / "bandwidth.py")
+    found = repair.measured(str(find(COLD).folder / workspace.SOLUTIONS / "bandwidth.py"))
     if not distributed.get_rank():
         Path("cold_measured.json").write_text(json.dumps(found))
     distributed.barrier()
@@ -308,14 +338,10 @@ def take_turn(piece: Piece, out: Path, until: float) -> None:
         time.sleep(0.005)
     for mark in (*folder.glob(f"{piece.name}.ready*"), folder / f"{piece.name}.go"):
         mark.unlink(missing_ok=True)
-    if not piece.failed and piece.record is not None:
-        try:
-            describe(piece, folder)
-        except (OSError, ValueError, KeyError) as error:
-            piece.failed = f"{type(error).__name__}: {error}"
     if piece.failed:
-        print((folder / f"{piece.name}.txt").read_text(errors="replace")[-1500:], flush=True)
-        for path in folder.glob(f"{piece.name}.rank*"):
+        said = (folder / f"{piece.name}.txt").read_text(errors="replace")
+        print(said if len(said) < 3000 else f"{said[:1500]}\n...\n{said[-1500:]}", flush=True)
+        for path in (*folder.glob(f"{piece.name}.rank*"), folder / f"{piece.name}.txt"):
             path.unlink()
 
 
@@ -330,36 +356,18 @@ def reap(running: Sequence[Piece]) -> None:
                     piece.failed = piece.failed or f"rank {rank}: wait status {status}"
 
 
-def end(piece: Piece) -> None:
-    """Its processes say where they are, and are ended."""
-    for pid in piece.pids:
+def end(*running: Piece) -> None:
+    """Their processes say where they are, and are ended."""
+    pids = [pid for piece in running for pid in piece.pids]
+    for pid in pids:
         os.kill(pid, signal.SIGUSR1)
-    time.sleep(0.2 if piece.pids else 0)
-    for pid in piece.pids:
+    time.sleep(0.2 if pids else 0)
+    for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    piece.pids.clear()
-
-
-def describe(piece: Piece, folder: Path) -> None:
-    """The JSON that the benchmark of the exercise writes next to its recordings."""
-    if piece.slug not in (COMMUNICATION, SCALING):
-        return
-    here = json.loads((folder / MACHINE).read_text())
-    facts = {name: here[name] for name in ("gpu", "driver", "torch", "date")}
-    files = [f"{piece.name}.rank{rank}.sqlite" for rank in range(piece.ranks)]
-    if piece.slug == COMMUNICATION:
-        texts = [path.read_text(errors="replace") for path in sorted(folder.glob(f"{piece.name}.nccl.*"))]
-        found = {
-            "bucket_mb": BUCKET_MB if piece.name == "second" else 0,
-            "links": "links.json", "recordings": files, "nccl": telling_lines("\n".join(texts)),
-        }  # fmt: skip
-    else:
-        times = [folder / f"{piece.name}{ranks}.json" for ranks in (1, 2)]
-        runs = [run for path in times for run in json.loads(path.read_text())]
-        found = {"runs": runs, "recordings": files}
-    (folder / f"{piece.name}.json").write_text(json.dumps({**facts, **found}, indent=1) + "\n")
+    for piece in running:
+        piece.pids.clear()
 
 
 def pack(out: Path, target: Path, running: Piece | None = None) -> None:

@@ -14,7 +14,7 @@ from profiling_lab.analysis.ranks.collectives import Occurrences
 from profiling_lab.analysis.ranks.kinds import Series
 from profiling_lab.analysis.ranks.summary import RankSummary
 from profiling_lab.analysis.ranks.totals import Meetings
-from profiling_lab.records import dataclass
+from profiling_lab.records import dataclass, replace
 from profiling_lab.trace.columns import I32, I64
 
 _OWN = ("number", "start_ns", "end_ns", "size_bytes", "whole")
@@ -82,6 +82,20 @@ def calls_of(ranks: Sequence[RankSummary], met: Meetings) -> Calls:
         hidden={rank.facts.rank or 0: rank.collectives.hidden for rank in ranks},
         **columns,
     )
+
+
+def with_group_sizes(calls: Calls) -> Calls:
+    """For recordings of all ranks of a job: groups whose size the files do not say, because recording began
+    after NCCL had made the group, have the ranks that take part.
+    """
+    ranks: dict[str, set[int]] = {}
+    for number, series in enumerate(calls.all_series):
+        ranks.setdefault(series.group, set()).update(calls.rank[calls.series == number].tolist())
+    known = tuple(
+        replace(series, size=len(ranks[series.group])) if series.group and not series.size else series
+        for series in calls.all_series
+    )
+    return replace(calls, all_series=known)
 
 
 def _arrivals(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from profiling_lab.analysis.collectives.bandwidth import Arrivals, Bandwidth
-from profiling_lab.analysis.collectives.calls import calls_of
+from profiling_lab.analysis.collectives.calls import calls_of, with_group_sizes
 from profiling_lab.analysis.collectives.links import Links
 from profiling_lab.analysis.collectives.rows import (
     GROUPINGS,
@@ -98,6 +98,8 @@ def collectives(
     if not any(rank.collectives.series or rank.collectives.alone for rank in ranks):
         raise NotEnoughDataError(_none(facts))
     calls = calls_of(ranks, job.met)
+    if len(ranks) == job.assignments.world_size:
+        calls = with_group_sizes(calls)
     rows, total = sums(calls, by, limit, links)
     busy, hidden = busy_and_hidden(calls, np.zeros(len(calls), dtype=np.int64), 1)
     sizes = np.array([series.size for series in calls.all_series])

@@ -6,19 +6,19 @@ from __future__ import annotations
 from pathlib import Path, PurePath
 
 from profiling_lab.errors import LabError
-from profiling_lab.exercises import ncu_questions, rank_repair
+from profiling_lab.exercises import job_repair, ncu_questions
 from profiling_lab.exercises.answers import Answers
 from profiling_lab.exercises.clinic import NEAR_LINES, explanation
 from profiling_lab.exercises.e15_multi_gpu_scaling.samples import ASKED_GPUS, ScalingFacts, scaling_facts
 from profiling_lab.exercises.entries import entry
 from profiling_lab.exercises.exercise import Exercise, GradedCheck, Mistake, failed, not_checked, passed
+from profiling_lab.exercises.job_repair import SLOWER_ALONE_FRAC, JobGoal
 from profiling_lab.exercises.ncu_questions import Name, Number
-from profiling_lab.exercises.rank_repair import SLOWER_ALONE_FRAC, RankGoal
 
 ENTRY = entry("multi-gpu-scaling")
 PROGRAM, BENCHMARK = "train.py", "scaling_benchmark.py"
-RECORDED, SOLUTION = "recorded/starter_h200.json", "recorded/solution_h200.json"
-GOAL = RankGoal(faster=1.2, steps=5, efficiency_frac=0.9)
+RECORDED, SOLUTION = "recorded/starter_h100.json", "recorded/solution_h100.json"
+GOAL = JobGoal(faster=1.2, steps=5, efficiency_frac=0.9, every_rank_returns=False)
 CAUSES = {
     "unequal work": "extra work of one rank",
     "slow host": "a slow host",
@@ -107,7 +107,7 @@ def _line(facts: ScalingFacts, answers: Answers) -> GradedCheck:
 
 def repair(workspace: Path, answers: Answers) -> list[GradedCheck]:
     """The checks "result" and "speed", and "after" of the repaired program's measurement."""
-    checks = rank_repair.checks(ENTRY.folder / PROGRAM, workspace / PROGRAM, GOAL)
+    checks = job_repair.checks(ENTRY.folder / PROGRAM, workspace / PROGRAM, GOAL)
     return [*checks, _after(workspace, answers)]
 
 

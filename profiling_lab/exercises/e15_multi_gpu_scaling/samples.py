@@ -93,7 +93,19 @@ class ScalingFacts:
 
 
 def scaling_facts(path: Path) -> ScalingFacts:
-    """Raises UnreadableInputError or NotEnoughDataError, with a sentence for the learner."""
+    """With recordings of all ranks. Raises UnreadableInputError or NotEnoughDataError, with a sentence."""
+    facts = scaling_times(path)
+    if (there := len(facts.recordings)) != facts.most:
+        raise NotEnoughDataError(
+            f"{path.name} has {there} recordings, expected one for each of {facts.most} ranks: "
+            "scaling_benchmark.py makes them on GPUs"
+        )
+    _check_recorded(facts)
+    return facts
+
+
+def scaling_times(path: Path) -> ScalingFacts:
+    """The same, whether there are recordings or not."""
     data = _read(path)
     try:
         runs = [
@@ -108,15 +120,7 @@ def scaling_facts(path: Path) -> ScalingFacts:
         for scaling in ("strong", "weak")
     }
     _check_work(runs)
-    most = points["strong"][-1].gpus
-    if len(names) != most:
-        raise NotEnoughDataError(
-            f"{path.name} has {len(names)} recordings, expected one for each of {most} ranks: "
-            "scaling_benchmark.py makes them on GPUs"
-        )
-    facts = ScalingFacts(gpu, points["strong"], points["weak"], tuple(path.parent / name for name in names))
-    _check_recorded(facts)
-    return facts
+    return ScalingFacts(gpu, points["strong"], points["weak"], tuple(path.parent / name for name in names))
 
 
 def _read(path: Path) -> dict[str, Any]:

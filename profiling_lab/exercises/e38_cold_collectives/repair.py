@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import secrets
@@ -13,11 +12,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from profiling_lab.exercises.child_process import ChildError, answer_of
+from profiling_lab.errors import LabError
 from profiling_lab.exercises.e38_cold_collectives.link import SimulatedLink, TorchLink
 from profiling_lab.exercises.exercise import GradedCheck, Need, failed, not_checked, passed
-from profiling_lab.exercises.job_repair import in_ranks
 from profiling_lab.exercises.program_repair import load
+from profiling_lab.measure import local_ranks
 
 METHODS = ("all_reduce", "event", "us_between", "synchronize", "meet")
 LINKS = 6
@@ -26,6 +25,7 @@ OFF_FRAC = 0.1
 REAL_OFF_FRAC = 0.25
 """the same on a real one, where two measurements differ"""
 WARM, CALLS = 8, 61
+LIMIT_S = 120.0
 
 
 def checks(starter: Path, repaired: Path, seed: int | None = None) -> list[GradedCheck]:
@@ -85,8 +85,8 @@ def _measured(repaired: Path) -> GradedCheck:
     if missing := Need.TWO_GPUS.missing():
         return not_checked("measured", f"{missing}, and a link on the CPU is another one")
     try:
-        found = answer_of("e38_cold_collectives.repair", str(repaired), what=f"{repaired.name} has")
-    except ChildError as error:
+        found = local_ranks.run(f"{__name__}:measured", str(repaired), 2, limit_s=LIMIT_S)[0]
+    except LabError as error:
         return failed("measured", f"{repaired.name}: {error}")
     said = f"{found['given']:.1f} us on this machine, measured again {found['right']:.1f} us"
     if abs(found["given"] - found["right"]) > REAL_OFF_FRAC * found["right"]:
@@ -94,15 +94,10 @@ def _measured(repaired: Path) -> GradedCheck:
     return passed("measured", said)
 
 
-def child(repaired: str) -> None:
-    """On two GPUs, in a process of its own: writes both measurements as its last line."""
-    print(json.dumps(in_ranks(lambda _: measured(Path(repaired)), "nccl")))
-
-
-def measured(repaired: Path) -> dict[str, float]:
+def measured(repaired: str) -> dict[str, float]:
     """On one of the ranks: what the program measures on a cold link, and what we do afterwards."""
     link = TorchLink("cuda")
-    given = float(load(repaired, "repaired_bandwidth").measure(link))
+    given = float(load(Path(repaired), "repaired_bandwidth").measure(link))
     return {"given": given, "right": reference(link)}
 
 

@@ -164,7 +164,7 @@ def repaired(tmp_path: Path, program: str, old: str, new: str) -> tuple[CheckSta
     return check.status, check.message
 
 
-@pytest.mark.usefixtures("warm_children")
+@pytest.mark.usefixtures("warm_ranks")
 @pytest.mark.parametrize(
     ("program", "old", "new", "hint"),
     [

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -12,59 +11,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import warm_torch
 from package_root import PACKAGE_ROOT
 
 from profiling_lab.cli import exercise as cli
 from profiling_lab.exercises import answers, find, job_repair, workspace
 from profiling_lab.exercises.exercise import CheckStatus, Exercise, Need
-from profiling_lab.exercises.program_repair import Goal
-
-IN_RANKS = """
-import json, os, sys
-import torch
-from torch import distributed
-from profiling_lab.exercises.job_repair import in_ranks
-
-def of_rank(rank):
-    {body}
-
-print(json.dumps(in_ranks(of_rank, "gloo", ranks={ranks})))
-"""
-
-
-def run_ranks(folder: Path, body: str, ranks: int = 2) -> subprocess.CompletedProcess[str]:
-    (folder / "program.py").write_text(IN_RANKS.format(body=body.replace("\n", "\n    "), ranks=ranks))
-    return warm_torch.run(["program.py"], folder, {**os.environ, "PYTHONPATH": str(PACKAGE_ROOT)})
-
-
-def test_ranks_are_a_process_group_and_rank_0_answers(tmp_path: Path) -> None:
-    body = """
-x = torch.tensor([rank + 1.0])
-distributed.all_reduce(x)
-return [rank, x.item(), os.environ["LOCAL_RANK"], os.environ["WORLD_SIZE"]]"""
-    done = run_ranks(tmp_path, body, ranks=3)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == [0, 6.0, "0", "3"]
-
-
-@pytest.mark.parametrize(
-    ("body", "sentence"),
-    [
-        ('if rank:\n    raise ValueError("mine")\nreturn 1', "rank 1 raises ValueError: mine"),
-        ("if rank:\n    os._exit(7)\nreturn 1", "rank 1 ended with status 7"),
-        ("if rank:\n    sys.exit(3)\nreturn 1", "rank 1 raises SystemExit: 3"),
-        ("if not rank:\n    distributed.barrier()\nreturn 1", "rank 0 raises RuntimeError"),
-        (
-            'distributed.barrier()\nif rank:\n    raise ValueError("mine")\ndistributed.barrier()',
-            "rank 1 raises ValueError: mine",
-        ),
-    ],
-    ids=["an error", "an exit", "sys.exit", "a rank that the other one leaves", "the first error of two"],
-)  # fmt: skip
-def test_a_rank_that_fails_is_named(body: str, sentence: str, tmp_path: Path) -> None:
-    done = run_ranks(tmp_path, body)
-    assert done.returncode == 1 and done.stderr.strip().splitlines()[-1].startswith(sentence), done.stderr
+from profiling_lab.exercises.job_repair import JobGoal
+from profiling_lab.measure import local_ranks
 
 
 def of_size(*values: float) -> Any:
@@ -101,25 +54,39 @@ def test_the_race_decides_and_what_differs_there_counts(
 ) -> None:
     starter, repaired = tmp_path / "a.py", tmp_path / "b.py"
     starter.write_text("1"), repaired.write_text("2")
-    raced: dict[str, Any] = {"times": [[0.02, 0.01], [0.03, 0.01], [0.022, 0.01]], "wrong": ""}
+    raced: dict[str, Any] = {"seconds": [[0.02, 0.03, 0.022], [0.01, 0.01, 0.01]], "wrong": ""}
 
-    def answer_of(module: str, asked: str, *_: str, what: str) -> Any:
-        assert module == "job_repair" and what == "b.py has"
-        return "" if asked == "compare" else raced
+    def run(call: str, asked: dict[str, Any], ranks: int, **_: Any) -> Any:
+        assert ranks == 2 and (asked["starter"], asked["repaired"]) == (str(starter), str(repaired))
+        return ["", ""] if call.endswith(":difference") else [raced, {}]
 
-    monkeypatch.setattr(job_repair, "answer_of", answer_of)
+    monkeypatch.setattr(job_repair.local_ranks, "run", run)
+    monkeypatch.setattr(job_repair.local_ranks, "gpus", lambda: 3)
     monkeypatch.setattr(Need, "missing", lambda self: "")
 
     def judged(faster: float) -> list[tuple[str, CheckStatus, str]]:
-        found = job_repair.checks(starter, repaired, Goal(faster=faster, steps=2), "ddp")
+        found = job_repair.checks(starter, repaired, JobGoal(faster=faster, steps=2), "ddp")
         return [(check.name, check.status, check.message) for check in found]
 
-    assert judged(2.1)[1] == (
-        "ddp speed", CheckStatus.PASSED, "11.00 ms per step before, 5.00 ms after: 2.20 times"
-    )  # fmt: skip
+    said = "11.00 ms per step before, 5.00 ms after, on 2 GPUs: 2.20 times"
+    assert judged(2.1)[1] == ("ddp speed", CheckStatus.PASSED, said)
     assert judged(2.3)[1][1] is CheckStatus.FAILED
     raced["wrong"] = "on rank 1 train returns 3"
     assert judged(1.0) == [("ddp result", CheckStatus.FAILED, "on rank 1 train returns 3")]
+
+
+@pytest.mark.usefixtures("warm_ranks")
+def test_a_race_on_the_cpu_has_times_of_both_programs_on_all_ranks() -> None:
+    """With small jobs; the solution computes what the original does."""
+    folder = find("multi-gpu-timeline").folder
+    asked = {
+        "starter": str(folder / "ddp_training.py"),
+        "repaired": str(folder / "solutions" / "ddp_training.py"),
+        "seeds": [1, 2], "steps": 2, "every": True,
+    }  # fmt: skip
+    first, second = local_ranks.run("profiling_lab.exercises.job_repair:race", asked, 2, device="cpu")
+    assert first == second and first["wrong"] == ""
+    assert [len(each) for each in first["seconds"]] == [2, 2] and min(map(min, first["seconds"])) > 0
 
 
 # Recording.
@@ -218,5 +185,5 @@ def test_profile_distributed_starts_both_jobs_and_the_profiler(tmp_path: Path) -
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     said = sorted(path.read_text() for path in folder.glob("said.*"))
-    started = ("train_ddp.py", "train_ddp.py --trace run1/torch", "train_fsdp.py")
+    started = ("train_ddp.py --steps 11", "train_ddp.py --trace run1/torch", "train_fsdp.py --steps 11")
     assert said == [f"{rank} {arguments}" for rank in range(2) for arguments in started]

@@ -183,7 +183,7 @@ def workspace_of(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.usefixtures("warm_children")
+@pytest.mark.usefixtures("warm_ranks")
 @pytest.mark.parametrize(
     ("old", "new", "hint"),
     [
