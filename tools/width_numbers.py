@@ -20,6 +20,9 @@ RESULTS = REPO / "benchmarks" / "results" / "layer_norm_gelu_widths.jsonl"
 PAGE = REPO / "docs" / "notebook" / "layer_norm_gelu_widths.md"
 PICTURE = PAGE.with_suffix(".svg")
 BEGIN, END = "<!-- figures: tools/width_numbers.py -->", "<!-- end of figures -->"
+BEGIN_CHANGE = "<!-- before and after: tools/width_numbers.py -->"
+ALL_WIDTHS, CHANGE = "NVIDIA H200", "NVIDIA H100 80GB HBM3"
+"""The GPU on which all widths were measured, and the one with the kernels of before next to those of now."""
 
 GOALS = {
     ("forward", True): 0.85, ("backward", True): 0.80, ("forward", False): 0.70, ("backward", False): 0.60
@@ -30,13 +33,13 @@ Shares = dict[str, dict[int, float]]
 """By provider and width."""
 
 
-def read() -> tuple[dict[str, str], dict[tuple[str, str], Shares]]:
+def read(gpu: str) -> tuple[dict[str, str], dict[tuple[str, str], Shares]]:
     """The machine, and the last share of the copy rate of each case, by dtype and direction."""
     found: dict[tuple[str, str], Shares] = defaultdict(lambda: defaultdict(dict))
     facts: dict[str, str] = {}
     for text in RESULTS.read_text().splitlines():
         line = json.loads(text)
-        if line["metric"] == "share_of_copy":
+        if line["metric"] == "share_of_copy" and line["gpu"] == gpu:
             case = line["case"]
             found[case["dtype"], case["direction"]][line["provider"]][case["d"]] = line["value"]
             facts = {key: line[key] for key in ("gpu", "driver", "torch", "date", "git")}
@@ -79,11 +82,17 @@ def names(widths: list[int], shares: dict[int, float]) -> str:
     return ", ".join(f"{short(d)} ({shares[d]:.2f})" for d in sorted(widths)) or "none"
 
 
-def figures() -> list[str]:
-    facts, found = read()
-    out = [
+def machine(facts: dict[str, str]) -> str:
+    return (
         f"{facts['gpu']}, driver {facts['driver']}, torch {facts['torch']}, {facts['date'][:10]}, commit "
-        f"{facts['git'][:7]} ([lines](../../benchmarks/results/layer_norm_gelu_widths.jsonl)):",
+        f"{facts['git'][:7]} ([lines](../../benchmarks/results/layer_norm_gelu_widths.jsonl)):"
+    )
+
+
+def figures() -> list[str]:
+    facts, found = read(ALL_WIDTHS)
+    out = [
+        machine(facts),
         "",
         "| | widths | least share | goal | below the goal | below the best peer |",
         "|" + " --- |" * 6,
@@ -103,12 +112,32 @@ def figures() -> list[str]:
     return out
 
 
+def change() -> list[str]:
+    facts, found = read(CHANGE)
+    providers = ("before", "ours", "eager")
+    sides = [found["bfloat16", direction] for direction in ("forward", "backward")]
+    out = [
+        machine(facts),
+        "",
+        "| d | forward: before | then | eager | backward: before | then | eager |",
+        "|" + " --- |" * 7,
+    ]
+    for d in sorted(sides[0]["ours"]):
+        cells = [f"{shares[provider][d]:.3f}" for shares in sides for provider in providers]
+        out.append("| " + " | ".join([str(d), *cells]) + " |")
+    return out
+
+
+def with_lines(page: str, begin: str, lines: list[str]) -> str:
+    """The page with what is between `begin` and the next END replaced."""
+    before, rest = page.split(begin)
+    return "\n".join([before + begin, *lines, END]) + rest.split(END, 1)[1]
+
+
 def main() -> int:
-    facts, found = read()
+    facts, found = read(ALL_WIDTHS)
     text, drawn = PAGE.read_text(), picture(found, facts)
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    new = "\n".join([before + BEGIN, *figures(), END]) + after
+    new = with_lines(with_lines(text, BEGIN, figures()), BEGIN_CHANGE, change())
     if "--check" in sys.argv[1:]:
         return int(new != text or drawn != PICTURE.read_text())
     PAGE.write_text(new)

@@ -72,17 +72,6 @@ int clusters_on_device(int blocks, int threads, int shared_bytes) {
   return clusters_on_device(reinterpret_cast<const void*>(kKernel), blocks, threads, shared_bytes, cache);
 }
 
-/// The same for clusters of at most 16 blocks, whose number may differ from call to call.
-struct PerClusterSize {
-  PerBlockSize of_blocks[17];
-};
-template <auto kKernel>
-int clusters_of_any_size(int blocks, int threads, int shared_bytes) {
-  static PerClusterSize cache;
-  return clusters_on_device(reinterpret_cast<const void*>(kKernel), blocks, threads, shared_bytes,
-                            cache.of_blocks[blocks]);
-}
-
 /// How `rows` are cut into runs for the groups of a grid: `waves` times as many groups as are resident at
 /// once, or fewer, longer runs where that leaves none over.
 struct RowRuns {

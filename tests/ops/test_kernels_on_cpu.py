@@ -67,7 +67,7 @@ def built(program: str, folder: Path, *options: str) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("op", "cases"), [("layer_norm_gelu", 29), ("layer_norm_gelu_packed", 16)])
+@pytest.mark.parametrize(("op", "cases"), [("layer_norm_gelu", 18), ("layer_norm_gelu_packed", 12)])
 def test_layer_norm_gelu_agrees_with_double(op: str, cases: int, outcome: Outcome) -> None:
     lines = outcome(op).stdout.splitlines()
     assert len(lines) == cases
@@ -125,50 +125,42 @@ def test_kernels_have_no_races_in_shared_memory(op: str, outcome: Outcome) -> No
 
 
 ONE_OF_EACH = [
-    (64, "bf16", "packed", "packed", "packed"),  # short: 8 of 32 lanes would have a vector
-    (192, "bf16", "packed", "apart", "packed"),
-    (264, "bf16", "packed", "packed", "packed"),  # one vector more than a warp's lanes
-    (640, "bf16", "packed", "packed", "packed"),
-    (768, "bf16", "apart", "apart", "apart"),  # divides evenly
-    (1000, "bf16", "apart", "apart", "packed"),  # nearly: but with a residual no such kernel exists
-    (1001, "bf16", "packed", "packed", "packed"),
-    (1032, "bf16", "packed", "apart", "shifted"),
-    (2047, "bf16", "packed", "shifted", "shifted"),
-    (4097, "bf16", "shifted", "shifted", "shifted"),
-    (4104, "bf16", "apart", "apart", "shifted"),
-    (20480, "bf16", "apart", "apart", "apart"),  # left to clusters
-    (3, "fp32", "apart", "apart", "apart"),  # shorter than a vector
-    (33, "fp32", "packed", "packed", "packed"),
-    (128, "fp32", "apart", "apart", "apart"),
-    (520, "fp32", "apart", "packed", "packed"),
-    (1001, "fp32", "shifted", "shifted", "shifted"),
+    (31, "apart", "apart"),  # fewer than were measured
+    (32, "packed", "packed"),
+    (136, "packed", "packed"),
+    (192, "packed", "apart"),  # fills 24 of 32 lanes
+    (256, "apart", "apart"),  # divides evenly
+    (257, "packed", "packed"),  # no whole vectors
+    (384, "packed", "apart"),
+    (520, "packed", "packed"),
+    (640, "apart", "packed"),  # packed was 5 % slower forward, 4 % faster backward
+    (768, "apart", "apart"),
+    (1000, "apart", "apart"),
+    (1023, "packed", "packed"),
+    (1024, "apart", "apart"),
+    (1025, "apart", "apart"),  # more than were tried
+    (4097, "apart", "apart"),
 ]
 
 
 def test_rows_of_each_width_get_the_kernel_that_was_measured_best(tmp_path: Path) -> None:
-    """Widths, the element type, and the way forward, backward, and backward with a residual."""
+    """Widths of bf16, and the way forward and backward."""
     done = subprocess.run(
         [built("layer_norm_gelu_widths", tmp_path), *(str(width) for width, *_ in ONE_OF_EACH)],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     found = [line.split("\t") for line in done.stdout.splitlines()]
-    ways = {(int(d), name): [way.split()[0] for way in each] for name, d, *each in found}
-    for width, name, *expected in ONE_OF_EACH:
-        assert ways[width, name] == expected, (width, name)
+    assert [(int(d), *(way.split()[0] for way in ways)) for d, *ways in found] == ONE_OF_EACH
 
 
 def test_packed_rows_leave_few_threads_idle(tmp_path: Path) -> None:
-    """At every width from 32 on; the program itself stops where a step does not fit its block."""
+    """The program itself stops where a step does not fit its block."""
     done = subprocess.run(
-        [built("layer_norm_gelu_widths", tmp_path), *map(str, range(8, 2100))],
+        [built("layer_norm_gelu_widths", tmp_path), *map(str, range(1, 1100))],
         capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    packed = 0
-    for line in done.stdout.splitlines():
-        _, d, *ways = line.split("\t")
-        for way in ways:
-            if way.startswith("packed") and int(d) >= 32:
-                packed += 1
-                assert int(way.split()[1]) >= 80, line
-    assert packed > 5000
+    packed = [line for line in done.stdout.splitlines() if "packed" in line]
+    assert len(packed) > 900
+    for line in packed:
+        assert all(int(way.split()[1]) >= 80 for way in line.split("\t")[1:] if way != "apart"), line

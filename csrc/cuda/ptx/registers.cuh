@@ -13,9 +13,5 @@ __device__ __forceinline__ void opaque(uint4& v) {
   asm volatile("" : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w));
 }
 __device__ __forceinline__ void opaque(float& v) { asm volatile("" : "+f"(v)); }
-template <class T>
-__device__ __forceinline__ void opaque(T*& address) {
-  asm volatile("" : "+l"(address));
-}
 
 }  // namespace plab::cuda::ptx

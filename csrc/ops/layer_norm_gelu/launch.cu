@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chooses the kernel for a problem and launches it: portable kernels for rows that fit a block (portable/split.h says
-// which), clusters of blocks for longer rows where the GPU has clusters, portable kernels for everything else.
+// Chooses the kernel for a problem and launches it: portable kernels for rows that fit a block, packed or not
+// (portable/split.h), clusters of blocks for longer rows where the GPU has clusters, portable kernels for everything
+// else.
 #include "cuda/launch.h"
 #include "ops/device_types.cuh"
 #include "ops/layer_norm_gelu/layer_norm_gelu.h"
@@ -13,22 +14,16 @@
 namespace plab::ops::layer_norm_gelu {
 namespace {
 
-using portable::Way;
-
 Plan plan_forward(const ForwardParams& params) {
   if (params.rows == 0) return {};
   return dispatch_device(params.element, [&]<class Element>(Tag<Element>) {
     Plan plan;
-    if (portable::is_packable<Element>(params)) {
-      const Way way =
-          portable::way_of_forward_row<Element>(params.cols, portable::is_aligned<Element>(params));
-      if (way == Way::kPacked) plan = portable::plan_forward_packed<Element>(params);
-      if (way == Way::kShifted) plan = portable::plan_forward_shifted<Element>(params);
-    }
+    if (portable::is_packable<Element>(params) &&
+        portable::is_packed_forward<Element>(params.rows, params.cols, portable::is_aligned<Element>(params)))
+      plan = portable::plan_forward_packed<Element>(params);
     if (plan.kernel == nullptr) plan = portable::plan_forward<Element>(params);
 #ifdef PLAB_HAS_SM90A
     if (plan.kernel == nullptr) plan = sm90::plan_forward<Element>(params);
-    if (plan.kernel == nullptr) plan = sm90::plan_forward_shifted<Element>(params);
 #endif
     return plan.kernel != nullptr ? plan : portable::plan_forward_long<Element>(params);
   });
@@ -75,16 +70,11 @@ Plan plan_backward(const BackwardParams& params) {
     plan = sm90::plan_backward<Element>(params);
     if (plan.kernel != nullptr) return plan;
 #endif
-    if (portable::is_packable<Element>(params)) {
-      const Way way = portable::way_of_backward_row<Element>(
-          params.rows, params.cols, portable::is_aligned<Element>(params), params.dsum != nullptr);
-      if (way == Way::kPacked) plan = portable::plan_backward_packed<Element>(params);
-      if (way == Way::kShifted) plan = portable::plan_backward_shifted<Element>(params);
-    }
+    if (portable::is_packable<Element>(params) &&
+        portable::is_packed_backward<Element>(params.rows, params.cols,
+                                              portable::is_aligned<Element>(params)))
+      plan = portable::plan_backward_packed<Element>(params);
     if (plan.kernel == nullptr) plan = portable::plan_backward<Element>(params);
-#ifdef PLAB_HAS_SM90A
-    if (plan.kernel == nullptr) plan = sm90::plan_backward_shifted<Element>(params);
-#endif
     return plan.kernel != nullptr ? plan : portable::plan_backward_long<Element>(params);
   });
 }

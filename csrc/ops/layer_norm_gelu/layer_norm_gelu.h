@@ -67,7 +67,6 @@ struct RowOrder {
   bool interleaved;      // group g has rows g, g + groups, ... instead of consecutive rows
   int64_t groups_ahead;  // the group that starts next is likely to be this number of groups ahead
   float inverse_cols;
-  int vecs_of_thread;  // that are used, of shifted rows (portable/load.cuh)
 };
 
 /// How rows are packed into steps (portable/packed.cuh).

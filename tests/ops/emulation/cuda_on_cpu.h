@@ -54,18 +54,15 @@ inline unsigned warp_of_cluster() { return rank * (blockDim.x / 32) + threadIdx.
 /// Dynamic shared memory of the blocks of a cluster (cuda/ptx/dynamic_shared.cuh).
 inline float4 dynamic_shared[16][16384];
 
-/// 32-bit shared addresses. Dynamic memory has the highest bit; static objects count from one of them or, in clusters
-/// (by_region), lie in a region for each block (cuda/ptx/mma_sync.cuh).
-constexpr std::uint32_t kDynamic = 1u << 31, kRegion = 256 << 10;
+/// 32-bit shared addresses. Dynamic memory has the highest bit; static objects count from one of them.
+constexpr std::uint32_t kDynamic = 1u << 31;
 alignas(256) inline char origin;
-inline bool by_region = false;
 inline std::uint32_t to_shared_address(const void* pointer) {
   const auto* byte = static_cast<const char*>(pointer);
   const auto* dynamic = reinterpret_cast<const char*>(dynamic_shared);
   if (byte >= dynamic && byte < dynamic + sizeof dynamic_shared)
     return kDynamic | static_cast<std::uint32_t>(byte - dynamic);
-  const auto offset = static_cast<std::uint32_t>(byte - &origin);
-  return by_region ? rank * kRegion + offset % kRegion : offset;
+  return static_cast<std::uint32_t>(byte - &origin);
 }
 inline void* of_dynamic_address(std::uint32_t address) {
   if (address < kDynamic) std::abort();

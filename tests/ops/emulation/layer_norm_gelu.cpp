@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the kernels of layer_norm_gelu on the CPU that give a row to a warp, a block or a cluster; a line for each
-// case, as layer_norm_gelu_problem.h writes it.
+// Runs the kernels of layer_norm_gelu on the CPU that give a row to a warp or a block; a line for each case,
+// as layer_norm_gelu_problem.h writes it.
 #include "layer_norm_gelu_problem.h"
 #include "ops/layer_norm_gelu/portable/backward.cuh"
 #include "ops/layer_norm_gelu/portable/forward.cuh"
@@ -22,7 +22,7 @@ void run(const char* name, const Shape& shape) {
   const int groups = Group::kIsWarp ? 4 : 1;
   const int64_t runs = (shape.rows + shape.rows_per_group - 1) / shape.rows_per_group;
   const auto blocks = static_cast<unsigned>((runs + groups - 1) / groups);
-  const RowOrder order{shape.rows_per_group, false, 1, 1.0f / static_cast<float>(shape.cols), 0};
+  const RowOrder order{shape.rows_per_group, false, 1, 1.0f / static_cast<float>(shape.cols)};
   cuda::ptx::clear_dynamic_shared();
   if constexpr (kForwardStages == 0) {
     const unsigned threads = ForwardGroup::kIsWarp ? 128 : threads_per_row;
@@ -39,71 +39,6 @@ void run(const char* name, const Shape& shape) {
                  [&] { backward_kernel<Backward>(problem.backward, order); });
   problem.template add_partials<8>(blocks);
   problem.report(name, kForm);
-}
-
-/// How shifted rows are dealt to groups.
-struct Dealt {
-  unsigned threads, blocks;  // of a block, of a cluster
-  int64_t groups;
-  int forward_vecs, backward_vecs;  // of a thread
-};
-
-template <class Element, GeluForm kForm, class Group, bool kOverlap, bool kResidual = false>
-void run_shifted(const char* name, const Shape& shape, const Dealt& dealt) {
-  constexpr int kVecSize = cuda::kVecSize<Element>;
-  using Forward =
-      ForwardConfig<RowTile<Element, 32 / kVecSize, Access::kShifted>, Group, 512,
-                    sizeof(Element) == 2 ? Weights::kRegisters : Weights::kFloats, 3, kForm, kResidual>;
-  using Backward = BackwardConfig<RowTile<Element, 16 / kVecSize, Access::kShifted>, Group, 512, 4,
-                                  Weights::kShared, kOverlap ? 3 : 2, kOverlap, kForm, kResidual>;
-  Problem<Element> problem(shape);
-  const auto launch = [&](int vecs, auto&& kernel) {
-    const RowOrder order{(shape.rows + dealt.groups - 1) / dealt.groups, true, 0,
-                         1.0f / static_cast<float>(shape.cols), vecs};
-    if (int64_t{vecs} * kVecSize * dealt.threads * dealt.blocks < shape.cols + kVecSize - 1) std::abort();
-    if (dealt.groups * shape.cols % kVecSize != 0 && dealt.groups < shape.rows) std::abort();
-    cuda::ptx::clear_dynamic_shared();
-    on_cpu::by_region = dealt.blocks > 1;
-    on_cpu::launch(
-        static_cast<unsigned>(dealt.groups) * dealt.blocks, dealt.threads, [&] { kernel(order); },
-        dealt.blocks);
-  };
-  launch(dealt.forward_vecs, [&](const RowOrder& order) { forward_kernel<Forward>(problem.forward, order); });
-  problem.make_workspace(dealt.groups);
-  launch(dealt.backward_vecs,
-         [&](const RowOrder& order) { backward_kernel<Backward>(problem.backward, order); });
-  problem.template add_partials<32>(dealt.groups);
-  problem.report(name, kForm);
-}
-
-void run_shifted() {
-  using Bf16 = __nv_bfloat16;
-  using Block = cuda::BlockPairSum;
-  using Cluster = cuda::ClusterPairSum<0>;
-  constexpr auto kErf = GeluForm::kErf, kTanh = GeluForm::kTanh;
-  constexpr bool kInTurn = false, kOverlap = true;
-  run_shifted<Bf16, kErf, Block, kOverlap>("bf16 odd", {37, 301, 301, 0, 0, 0.5f, true}, {64, 1, 8, 2, 1});
-  run_shifted<Bf16, kErf, Block, kInTurn>("bf16 odd, fewer rows than groups",
-                                          {3, 1001, 1001, 0, 0, 0.5f, true}, {64, 1, 3, 4, 2});
-  run_shifted<Bf16, kErf, Block, kOverlap>("bf16 odd and far from zero", {17, 515, 515, 0, 0, 100, true},
-                                           {64, 1, 8, 3, 2});
-  run_shifted<Bf16, kErf, Block, kInTurn>("bf16 rows apart that start at 16 bytes",
-                                          {9, 1032, 1040, 0, 0, 0.5f, true}, {96, 1, 2, 2, 2});
-  run_shifted<__half, kTanh, Block, kOverlap, true>(
-      "fp16 tanh residual", {19, 514, 514, 0, 0, 0.5f, true, 0, true}, {64, 1, 4, 4, 2});
-  run_shifted<float, kErf, Block, kInTurn>("fp32 odd", {9, 517, 517, 0, 0, 0.5f, true}, {64, 1, 4, 3, 3});
-  run_shifted<float, kTanh, Block, kInTurn, true>("fp32 tanh residual, no bias, far from its first element",
-                                                  {9, 119, 119, 0, 0, 20, false, 1000, true},
-                                                  {32, 1, 4, 8, 4});
-  run_shifted<Bf16, kErf, Cluster, kOverlap>("bf16 odd, a cluster of two", {17, 1001, 1001, 0, 0, 0.5f, true},
-                                             {64, 2, 8, 1, 1});
-  run_shifted<Bf16, kErf, Cluster, kOverlap>("bf16 odd, a cluster of three",
-                                             {9, 1497, 1497, 0, 0, 0.5f, true}, {32, 3, 8, 2, 2});
-  run_shifted<Bf16, kErf, Cluster, kInTurn, true>("bf16 residual, a cluster of five, the last block empty",
-                                                  {5, 2056, 2056, 0, 0, 0.5f, true, 0, true},
-                                                  {64, 5, 2, 1, 1});
-  run_shifted<float, kErf, Cluster, kInTurn>("fp32 a cluster of two", {9, 519, 519, 0, 0, 0.5f, true},
-                                             {32, 2, 4, 3, 3});
 }
 
 void run_all() {
@@ -151,7 +86,6 @@ void run_all() {
       "bf16 five warps per row, straight into registers", {4, 2560, 2560, 0, 2, 0.5f, true});
   run<RowTile<__half, 1, kScalar>, BlockPairSum, kShared, 3, kOverlap, kErf>("fp16 rows not aligned",
                                                                              {3, 600, 601, 1, 2, 0.5f, true});
-  run_shifted();
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How layer_norm_gelu takes rows of the widths given, aligned and many (portable/split.h): for each the element type,
-// and forward, backward and backward with a residual. Packed rows have the part of their threads' vectors that is
-// in use behind it, and stop the program if a step does not fit its block.
+// How layer_norm_gelu takes bf16 rows of the widths given, aligned and many (portable/split.h): for each a line with
+// forward and backward. Packed rows have the part of their threads' vectors that is in use behind it, and stop the
+// program if a step does not fit its block.
 #include <cuda_bf16.h>
 
 #include <cstdio>
@@ -12,19 +12,6 @@
 #include "ops/layer_norm_gelu/portable/packed_forward.cuh"
 #include "ops/layer_norm_gelu/portable/packed_launch.cuh"
 
-namespace plab::cuda {
-
-/// Those of an H200.
-int device_attribute(cudaDeviceAttr attribute) {
-  if (attribute == cudaDevAttrMaxSharedMemoryPerMultiprocessor) return 228 << 10;
-  if (attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin) return 227 << 10;
-  if (attribute == cudaDevAttrReservedSharedMemoryPerBlock) return 1 << 10;
-  if (attribute == cudaDevAttrMultiProcessorCount) return 132;
-  std::abort();
-}
-
-}  // namespace plab::cuda
-
 namespace {
 
 using namespace plab::ops::layer_norm_gelu;
@@ -32,9 +19,9 @@ using namespace plab::ops::layer_norm_gelu::portable;
 constexpr int64_t kRows = 1 << 16;
 
 template <class Config>
-std::string text(Way way, int64_t cols) {
+std::string text(bool is_packed, int64_t cols) {
   using Tile = typename Config::Tile;
-  if (way != Way::kPacked) return way == Way::kApart ? "apart" : "shifted";
+  if (!is_packed) return "apart";
   Packing packing{};
   packing.cols = static_cast<int>(cols);
   packing.rows_per_bundle = rows_per_bundle(cols, Tile::kVecSize);
@@ -52,28 +39,21 @@ std::string text(Way way, int64_t cols) {
   return "packed " + std::to_string(100 * used / room);
 }
 
-template <class Element, bool kSplit>
-void say(const char* name, int64_t cols) {
-  using Forward = PackedForwardConfig<Element, kSplit, GeluForm::kErf, false>;
-  using Backward = PackedBackwardConfig<Element, kSplit, GeluForm::kErf, false>;
-  using WithResidual = PackedBackwardConfig<Element, kSplit, GeluForm::kErf, true>;
-  std::printf("%s\t%d\t%s\t%s\t%s\n", name, static_cast<int>(cols),
-              text<Forward>(way_of_forward_row<Element>(cols, !kSplit), cols).c_str(),
-              text<Backward>(way_of_backward_row<Element>(kRows, cols, !kSplit, false), cols).c_str(),
-              text<WithResidual>(way_of_backward_row<Element>(kRows, cols, !kSplit, true), cols).c_str());
-}
-
-template <class Element>
-void say(const char* name, int64_t cols) {
-  if (cols % plab::cuda::kVecSize<Element> == 0) return say<Element, false>(name, cols);
-  say<Element, true>(name, cols);
+template <bool kSplit>
+void say(int64_t cols) {
+  using Element = __nv_bfloat16;
+  using Forward = PackedForwardConfig<Element, kSplit, GeluForm::kErf>;
+  using Backward = PackedBackwardConfig<Element, kSplit, GeluForm::kErf>;
+  std::printf("%d\t%s\t%s\n", static_cast<int>(cols),
+              text<Forward>(is_packed_forward<Element>(kRows, cols, !kSplit), cols).c_str(),
+              text<Backward>(is_packed_backward<Element>(kRows, cols, !kSplit), cols).c_str());
 }
 
 }  // namespace
 
 int main(int count, char** arguments) {
   for (int i = 1; i < count; ++i) {
-    say<__nv_bfloat16>("bf16", std::atoll(arguments[i]));
-    say<float>("fp32", std::atoll(arguments[i]));
+    const int64_t cols = std::atoll(arguments[i]);
+    cols % 8 == 0 ? say<false>(cols) : say<true>(cols);
   }
 }

@@ -12,8 +12,6 @@
 // Roof      memory: an H200 feeds 1.07e12 bf16 elements/s, which leaves 28 instruction slots for each;
 //           README.md counts ours.
 // Contract  layer_norm_gelu.h; kExact and kVector: rows start at 16 bytes and d is a multiple of a vector.
-//           kShifted, of forward_kernel alone: all rows of all matrices that a group has start at the same
-//           distance from a multiple of 16 bytes.
 #pragma once
 
 #include "cuda/pair_sum.cuh"
@@ -65,10 +63,7 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
   static __shared__ typename Config::Group::Storage storage;
   float4* shared = cuda::ptx::dynamic_shared();
   typename Config::Group group(storage);
-  Tile tile(static_cast<int>(params.cols), group.rank(), group.size());
-  if constexpr (Tile::kShifted)
-    tile.shift(order.vecs_of_thread,
-               static_cast<const Element*>(params.x) + group.index() * params.x_row_stride);
+  const Tile tile(static_cast<int>(params.cols), group.rank(), group.size());
   const float inverse_cols = order.inverse_cols;
   const float eps = static_cast<float>(params.eps);
 
@@ -80,7 +75,7 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
   if (count <= 0 && Config::Group::kIsWarp && Config::kWeights != Weights::kShared) return;
 
   char* memory = reinterpret_cast<char*>(shared);
-  memory += Config::weight_bytes(group.local_size());
+  memory += Config::weight_bytes(group.size() / Config::Group::kBlocks);
   typename Config::Ring ring(tile, memory, threadIdx.x, blockDim.x);
   typename Config::Ring residual_ring(tile, memory + Config::Ring::shared_bytes(blockDim.x), threadIdx.x,
                                       blockDim.x);
@@ -119,8 +114,6 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
 
   auto post = [&](RingSlot slot) {  // the next row, once it has arrived
     cuda::ptx::cp_async_wait_group<Config::kStages - 2>();
-    ring.arrived(slot);
-    if constexpr (Config::kResidual) residual_ring.arrived(slot);
     const auto ticket =
         post_first_sums<Config>(tile, group, ring, residual_ring, slot, inverse_cols, sum_next);
     sum_next += y_step;

@@ -22,16 +22,12 @@ template <class Element>
 Plan plan_forward(const ForwardParams& params);
 template <class Element>
 Plan plan_backward(const BackwardParams& params);
-/// Rows that share steps (packed.cuh), without a kernel where a step does not fit a block.
+/// Rows that share steps (packed.cuh), without a kernel where a step does not fit a block, and for what has not been
+/// tried on a GPU: other elements than bf16, tanh, a residual.
 template <class Element>
 Plan plan_forward_packed(const ForwardParams& params);
 template <class Element>
 Plan plan_backward_packed(const BackwardParams& params);
-/// Shifted rows (load.cuh), without a kernel where they do not fit a block.
-template <class Element>
-Plan plan_forward_shifted(const ForwardParams& params);
-template <class Element>
-Plan plan_backward_shifted(const BackwardParams& params);
 /// Any row.
 template <class Element>
 Plan plan_forward_long(const ForwardParams& params);
@@ -60,26 +56,15 @@ bool is_aligned(const BackwardParams& p) {
                     {p.dy_row_stride, p.x_row_stride, p.dsum_row_stride, p.cols}, sizeof(Element));
 }
 
-/// What packed and shifted rows need: every matrix starts at 16 bytes, and so does each of its rows, or there are no
-/// gaps between them.
-inline bool is_packable(std::initializer_list<const void*> pointers,
-                        std::initializer_list<int64_t> row_strides, int64_t cols, int element_bytes) {
-  if (cols * element_bytes % cuda::kVecBytes == 0) return is_aligned(pointers, row_strides, element_bytes);
-  bool gapless = is_aligned(pointers, {}, element_bytes);
-  for (const int64_t stride : row_strides) gapless = gapless && stride == cols;
-  return gapless;
-}
+/// What packed rows need: no gaps between them, and every matrix starts at 16 bytes.
 template <class Element>
 bool is_packable(const ForwardParams& p) {
-  return is_packable({p.x, p.y, p.residual, p.sum},
-                     {p.x_row_stride, p.residual != nullptr ? p.residual_row_stride : p.cols}, p.cols,
-                     sizeof(Element));
+  return p.x_row_stride == p.cols && is_aligned({p.x, p.y}, {}, sizeof(Element));
 }
 template <class Element>
 bool is_packable(const BackwardParams& p) {
-  return is_packable({p.dy, p.x, p.dx, p.dsum},
-                     {p.dy_row_stride, p.x_row_stride, p.dsum != nullptr ? p.dsum_row_stride : p.cols},
-                     p.cols, sizeof(Element));
+  return p.x_row_stride == p.cols && p.dy_row_stride == p.cols &&
+         is_aligned({p.dy, p.x, p.dx}, {}, sizeof(Element));
 }
 
 /// function.operator()<kForm>()
@@ -159,7 +144,7 @@ inline Plan plan_grid(const KernelFacts& facts, int64_t rows, int64_t cols, int 
   plan.threads = facts.threads;
   plan.shared_bytes = facts.shared_bytes;
   plan.cluster = facts.cluster > 1 ? facts.cluster : 0;
-  plan.order = RowOrder{runs.rows_per_group, interleaved, resident / 2, 1.0f / static_cast<float>(cols), 0};
+  plan.order = RowOrder{runs.rows_per_group, interleaved, resident / 2, 1.0f / static_cast<float>(cols)};
   return plan;
 }
 

@@ -17,24 +17,9 @@ namespace plab::ops::layer_norm_gelu {
 
 /// How a thread reaches its elements.
 enum class Access {
-  kExact,    // 16-byte vectors that cover the row exactly: no bounds to check
-  kVector,   // 16-byte vectors, some of which lie beyond the row's end
-  kScalar,   // element by element: d or an address is not a multiple of 16 bytes
-  kShifted,  // 16-byte vectors that cover the row; its neighbours have elements in the first and in the last
-};
-
-/// What a kShifted tile knows besides: how many vectors the warp has, and (bit i) which are the row's alone.
-template <bool kShifted>
-struct VecsInUse {
-  int count;
-  unsigned whole;
-  __device__ __forceinline__ bool has(int i) const { return i < count; }
-  __device__ __forceinline__ bool is_whole(int i) const { return (whole >> i & 1) != 0; }
-};
-template <>
-struct VecsInUse<false> {
-  __device__ __forceinline__ bool has(int) const { return true; }
-  __device__ __forceinline__ bool is_whole(int) const { return true; }
+  kExact,   // 16-byte vectors that cover the row exactly: no bounds to check
+  kVector,  // 16-byte vectors, some of which lie beyond the row's end
+  kScalar,  // element by element: d or an address is not a multiple of 16 bytes
 };
 
 constexpr int kMaxThreadsPerRow = 512;
@@ -42,17 +27,12 @@ constexpr int kWarpsPerBlock = 4;  // where each warp has its own row, or two
 
 /// kVecs vectors of 16 bytes. A warp (or kLanes of it) has one piece of the row, in which neighbouring lanes
 /// touch neighbouring addresses; a lane's vectors lie a constant apart.
-/// kShifted: all rows of a group start at the same distance from a multiple of 16 bytes, and from there the vectors
-/// are counted. What is not the row's is zero in the ring, and never stored.
 template <class Element_, int kVecs_, Access kAccess_, int kLanes_ = 32>
 class RowTile {
  public:
   using Element = Element_;
   static constexpr int kVecs = kVecs_, kVecSize = cuda::kVecSize<Element>, kElements = kVecs * kVecSize;
   static constexpr Access kAccess = kAccess_;
-  static constexpr bool kShifted = kAccess == Access::kShifted;
-  /// A vector is the row's, or none of its elements is.
-  static constexpr bool kWholeVecs = kAccess == Access::kExact || kAccess == Access::kVector;
   static constexpr int kLanes = kLanes_;                  // of a warp, which share a piece of a row
   static constexpr int kVecDistance = kLanes * kVecSize;  // in columns, of a thread's vectors
   using Floats = float[kVecs][kVecSize];
@@ -68,23 +48,7 @@ class RowTile {
         thread_(thread),
         threads_(threads) {}
 
-  /// kShifted, before anything else: `vecs` of a thread's vectors are used; `row` is one of the group's.
-  __device__ void shift(int vecs, const Element* row) {
-    const auto shift =
-        static_cast<unsigned>(reinterpret_cast<uint64_t>(row) % cuda::kVecBytes / sizeof(Element));
-    const unsigned lane = first_ / kVecSize % kLanes, warp = first_ / (kVecs * kVecDistance);
-    const unsigned piece = warp * vecs * kVecDistance - shift;
-    first_ = piece + lane * kVecSize;
-    const int left = cols_ - static_cast<int>(piece);  // columns from the warp's first
-    const int there = left > 0 ? (left + kVecDistance - 1) / kVecDistance : 0;
-    in_use_ = {there < vecs ? there : vecs, 0};
-#pragma unroll
-    for (int i = 0; i < kVecs; ++i) {
-      if (in_use_.has(i) && column(i, 0) >= 0 && column(i, kVecSize) <= cols_) in_use_.whole |= 1u << i;
-    }
-  }
-
-  /// Column of this thread's element j in vector i; kShifted: negative in front of the row.
+  /// Column of this thread's element j in vector i.
   __device__ __forceinline__ int column(int i, int j) const {
     if constexpr (kAccess == Access::kScalar)
       return static_cast<int>((i * kVecSize + j) * threads_ + thread_);
@@ -94,25 +58,12 @@ class RowTile {
   __device__ __forceinline__ bool owns(int i, int j) const {
     if constexpr (kAccess == Access::kExact) return true;
     if constexpr (kAccess == Access::kVector) return column(i, 0) < cols_;
-    if constexpr (kAccess == Access::kScalar) return column(i, j) < cols_;
-    return static_cast<unsigned>(column(i, j)) < static_cast<unsigned>(cols_);
+    return column(i, j) < cols_;
   }
-  /// Of kShifted; otherwise the compiler knows the answer.
-  __device__ __forceinline__ bool owns_all(int i) const { return in_use_.is_whole(i); }
-  __device__ __forceinline__ bool owns_some(int i) const {
-    return !kShifted || (column(i, kVecSize - 1) >= 0 && column(i, 0) < cols_);
-  }
-  /// Whether no lane of the warp has any of the row in its vector i.
-  __device__ __forceinline__ bool skips(int i) const { return !in_use_.has(i); }
-  /// Elements of vector 0 in front of the row.
-  __device__ __forceinline__ int ahead() const { return kShifted ? -static_cast<int>(first_) : 0; }
-  /// Elements from vector i on until the row ends.
-  __device__ __forceinline__ int until_end(int i) const { return cols_ - column(i, 0); }
 
   /// Where vector i lies: one address and a constant.
   template <class Pointer>
   __device__ __forceinline__ Pointer at(Pointer row, int i) const {
-    if constexpr (kShifted) return row + column(i, 0);
     return row + first_ + i * kVecDistance;
   }
 
@@ -121,23 +72,17 @@ class RowTile {
   __device__ __forceinline__ void each(int i, cuda::Vec<Element> vec, Use use) const {
     float f[kVecSize];
     cuda::unpack(vec, f);
-    const bool all = kShifted && owns_all(i);
-    if (all) {
-#pragma unroll
-      for (int j = 0; j < kVecSize; ++j) use(f[j]);
-      return;
-    }
 #pragma unroll
     for (int j = 0; j < kVecSize; ++j) {
       if (owns(i, j)) use(f[j]);
     }
   }
 
-  /// This thread's vector i of a row, or of weight or bias. What is not the row's is loaded as zero.
+  /// This thread's vector i of a row. What lies beyond the row's end is loaded as zero.
   template <bool kStreaming>
   __device__ __forceinline__ cuda::Vec<Element> load_vec(const Element* row, int i) const {
     cuda::Vec<Element> vec{make_uint4(0, 0, 0, 0)};
-    if constexpr (!kWholeVecs) {  // kShifted: `row` need not be one of the group's
+    if constexpr (kAccess == Access::kScalar) {
       auto* elements = reinterpret_cast<Element*>(&vec);
 #pragma unroll
       for (int j = 0; j < kVecSize; ++j) {
@@ -176,20 +121,14 @@ class RowTile {
       for (int j = 0; j < kVecSize; ++j) {
         if (owns(i, j)) row[column(i, j)] = elements[j];
       }
-    } else if (kShifted ? owns_all(i) : owns(i, 0)) {
+    } else if (owns(i, 0)) {
       cuda::store_streaming(at(row, i), vec);
-    } else if constexpr (kShifted) {
-#pragma unroll 1
-      for (int j = 0; j < kVecSize; ++j, cuda::drop_first(vec)) {
-        if (owns(i, j)) row[column(i, j)] = cuda::first(vec);
-      }
     }
   }
 
  private:
   int cols_;
   unsigned first_, thread_, threads_;
-  [[no_unique_address]] VecsInUse<kShifted> in_use_;
 };
 
 /// Where a row lies in the ring, counted in 16-byte vectors.
@@ -211,29 +150,13 @@ class RowRing {
   __device__ RowRing(const Tile& tile, void* shared, int thread, int threads)
       : tile_(tile),
         shared_(static_cast<uint4*>(shared) + thread / 32 * (Tile::kVecs * 32) + thread % 32),
-        row_size_(Tile::kVecs * threads) {
-    if constexpr (Tile::kShifted) {  // where nothing is ever copied
-#pragma unroll
-      for (int i = 0; i < Tile::kVecs; ++i) {
-        for (int stage = 0; stage < kStages && !tile_.owns_some(i); ++stage)
-          shared_[stage * row_size_ + i * 32] = make_uint4(0, 0, 0, 0);
-      }
-    }
-  }
+        row_size_(Tile::kVecs * threads) {}
 
   /// Starts the copy of a row; commit_group follows once for all matrices.
   __device__ __forceinline__ void request(const Element* row, RingSlot slot) {
 #pragma unroll
     for (int i = 0; i < Tile::kVecs; ++i) {
-      if constexpr (Tile::kShifted) {
-        uint4* target = shared_ + slot.at + i * 32;
-        if (tile_.skips(i) || !tile_.owns_some(i)) continue;
-        if (tile_.until_end(i) < Tile::kVecSize) {  // zeros there, and nothing is read beyond the matrix
-          cuda::ptx::cp_async_cg_part(target, tile_.at(row, i), tile_.until_end(i) * sizeof(Element));
-        } else {
-          cuda::ptx::cp_async_cg(target, tile_.at(row, i));
-        }
-      } else if constexpr (Tile::kAccess == Access::kScalar) {
+      if constexpr (Tile::kAccess == Access::kScalar) {
         shared_[slot.at + i * 32] = tile_.template load_vec<false>(row, i).bits;
       } else if (tile_.owns(i, 0)) {
         cuda::ptx::cp_async_cg(shared_ + slot.at + i * 32, tile_.at(row, i));
@@ -243,13 +166,6 @@ class RowRing {
     }
   }
 
-  /// Once the row is there, and before it is used: removes what lies in front of it.
-  __device__ __forceinline__ void arrived(RingSlot slot) {
-    if constexpr (Tile::kShifted) {
-      for (int j = 0; j < tile_.ahead(); ++j)
-        reinterpret_cast<Element*>(shared_ + slot.at)[j] = Element(0.0f);
-    }
-  }
   __device__ __forceinline__ cuda::Vec<Element> vec(RingSlot slot, int i) const {
     return {shared_[slot.at + i * 32]};
   }

@@ -4,7 +4,7 @@
 // A step is a number of consecutive rows that begins and ends at a multiple of 16 bytes. Its 16-byte vectors are
 // dealt to the threads of a block in order, whatever rows they belong to:
 //
-//   5 columns of fp32, a step of 4 rows
+//   10 columns of bf16, a step of 4 rows
 //     rows      |0        |1        |2        |3        |
 //     vectors   |0      |1      |2      |3      |4      |     1, 2 and 3 are split: they belong to two rows each
 //
@@ -107,7 +107,7 @@ class PackedTile {
     }
   }
 
-  /// Writes vector i, as far as it is there, to a matrix without gaps between its rows.
+  /// Writes vector i, as far as it is there.
   __device__ __forceinline__ void store(const PackedStep& step, Element* first_of_step, int i,
                                         cuda::Vec<Element> vec) const {
     Element* address = first_of_step + first_[i];
@@ -164,15 +164,8 @@ class PackedWeights {
   int distance_;
 };
 
-/// A matrix that is read, and what lies between its rows.
-struct PackedInput {
-  const void* first;
-  int64_t row_stride;
-  int gap;
-};
-
-/// The next steps of kMatrices matrices, prefetched into shared memory, without the gaps between their rows. On
-/// Hopper by bulk copies, which one warp starts; else each thread copies its own vectors.
+/// The next steps of kMatrices matrices, prefetched into shared memory. On Hopper by bulk copies, which one warp
+/// starts; else each thread copies its own vectors.
 template <class Tile, int kStages, int kMatrices, bool kBulk>
 class PackedRing {
  public:
@@ -182,7 +175,7 @@ class PackedRing {
   struct Barriers {
     unsigned long long of_stage[kStages];
   };
-  using Inputs = PackedInput[kMatrices];
+  using Inputs = const void* [kMatrices];
 
   /// Synchronise the block before the first request.
   __device__ PackedRing(const Tile& tile, const Packing& packing, void* shared, Barriers& barriers)
@@ -229,10 +222,6 @@ class PackedRing {
                                     tile_.first(i) * static_cast<int>(sizeof(Element)));
   }
   __device__ __forceinline__ cuda::Vec<Element> vec(int matrix, int i) const { return {*at(matrix, i)}; }
-  __device__ __forceinline__ void put(int matrix, int i, cuda::Vec<Element> vec) {
-    *at(matrix, i) = vec.bits;
-    if constexpr (kBulk) cuda::ptx::fence_proxy_async();  // the next copy comes after this
-  }
   __device__ __forceinline__ void advance() {
     now_ = now_ + 1 == kStages ? 0 : now_ + 1;
     if (now_ == 0) parity_ ^= 1;
@@ -247,8 +236,8 @@ class PackedRing {
       elements[n] = Element(0.0f);
   }
   static __device__ __forceinline__ const Element* first_of_step(const PackedSteps& steps, int k,
-                                                                 const PackedInput& input) {
-    return static_cast<const Element*>(input.first) + steps.first_row(k) * input.row_stride;
+                                                                 const void* matrix) {
+    return static_cast<const Element*>(matrix) + steps.first_element(k);
   }
   __device__ void copy_in_bulk(char* target, const PackedSteps& steps, int k, const Inputs& inputs) {
     const PackedStep step = steps.at(k);
@@ -267,18 +256,11 @@ class PackedRing {
     __syncwarp();
     if (lane == 0) cuda::ptx::mbarrier_arrive_expect_tx(barrier, kMatrices * bytes);
     __syncwarp();
+    if (lane != 0 || bytes == 0) return;
 #pragma unroll
     for (int m = 0; m < kMatrices; ++m) {
       const auto shared = static_cast<uint32_t>(__cvta_generic_to_shared(target + m * matrix_bytes_));
-      const Element* from = first_of_step(steps, k, inputs[m]);
-      if (inputs[m].gap == 0) {
-        if (lane == 0 && bytes > 0) cuda::ptx::bulk_load(shared, from, bytes, barrier);
-      } else {
-        const unsigned row_bytes = packing_.cols * sizeof(Element);
-        for (int row = lane; row < step.rows; row += cuda::kWarpSize)
-          cuda::ptx::bulk_load(shared + row * row_bytes, from + row * inputs[m].row_stride, row_bytes,
-                               barrier);
-      }
+      cuda::ptx::bulk_load(shared, first_of_step(steps, k, inputs[m]), bytes, barrier);
     }
   }
   __device__ __forceinline__ void copy_vectors(char* target, const PackedSteps& steps, int k,
@@ -291,11 +273,11 @@ class PackedRing {
 #pragma unroll
       for (int m = 0; m < kMatrices; ++m) {
         char* shared = target + m * matrix_bytes_ + first * static_cast<int>(sizeof(Element));
-        const Element* vec = first_of_step(steps, k, inputs[m]) + (first + tile_.row(i) * inputs[m].gap);
+        const Element* vec = first_of_step(steps, k, inputs[m]) + first;
         if (left >= Tile::kVecSize) {
           cuda::ptx::cp_async_cg(shared, vec);
         } else {  // zeros beyond the matrix; where there is nothing, its first vector serves as address
-          const Element* some = left > 0 ? vec : static_cast<const Element*>(inputs[m].first);
+          const Element* some = left > 0 ? vec : static_cast<const Element*>(inputs[m]);
           cuda::ptx::cp_async_cg_part(shared, some,
                                       cuda::larger(left, 0) * static_cast<int>(sizeof(Element)));
         }

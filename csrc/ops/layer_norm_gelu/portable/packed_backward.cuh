@@ -17,29 +17,26 @@
 namespace plab::ops::layer_norm_gelu {
 
 /// kResidentThreads: as in PackedForwardConfig.
-template <class Element_, bool kSplit, GeluForm kForm_, bool kResidual_, int kColumns = 16,
-          int kResidentThreads_ = 640, int kStages = 2>
+template <class Element_, bool kSplit, GeluForm kForm_, int kColumns = 16, int kResidentThreads_ = 640,
+          int kStages = 2>
 struct PackedBackwardConfig {
   using Element = Element_;
   using Tile = PackedTile<Element, kColumns, kSplit>;
   template <bool kBulk>
-  using Ring = PackedRing<Tile, kStages, kResidual_ ? 3 : 2, kBulk>;
+  using Ring = PackedRing<Tile, kStages, 2, kBulk>;
   using Weights = PackedWeights<Tile>;
   using Part = float2;  // of some elements of a row: the sums of dH and of dH H
   using Sums = PackedSums<Tile, Part>;
   static constexpr GeluForm kForm = kForm_;
-  static constexpr bool kResidual = kResidual_;
-  static constexpr bool k16Bit = sizeof(Element) == 2;
   /// As in BackwardConfig.
-  static constexpr bool kScaled = k16Bit && kForm == GeluForm::kErf;
+  static constexpr bool kScaled = kForm == GeluForm::kErf;
   static constexpr float kOutScale = kScaled ? 0.5f / cuda::kGaussScale : 1.0f;
   static constexpr int kResidentThreads = kResidentThreads_;
 
   using Statistics = float2;  // mean and rstd of a row
-  /// What dX follows from, with dH and x. 16 bits: scale dH + slope x + shift, as in backward_kernel. fp32:
-  /// scale (dH + slope h + shift), in which the same h as in dH makes the terms cancel.
-  struct Terms {
-    float scale, slope, shift, mean;
+  /// What dX follows from, with dH and x: scale dH + slope x + shift, as in backward_kernel.
+  struct alignas(16) Terms {
+    float scale, slope, shift;
   };
   static constexpr int kBytesPerThread = Ring<true>::kBytes + static_cast<int>(sizeof(Terms)) +
                                          2 * static_cast<int>(sizeof(Statistics)) + Sums::kBytes;
@@ -49,9 +46,8 @@ template <class Config>
 __device__ __forceinline__ typename Config::Terms gradient_terms(const typename Config::Statistics& row,
                                                                  float average, float average_h) {
   const float mean = row.x, rstd = row.y, scale = rstd * Config::kOutScale;
-  if constexpr (!Config::k16Bit) return {scale, -average_h, -average, mean};
   const float slope = -average_h * scale * rstd;
-  return {scale, slope, fmaf(-mean, slope, -average * scale), mean};
+  return {scale, slope, fmaf(-mean, slope, -average * scale)};
 }
 
 template <class Config, bool kBulk>
@@ -79,11 +75,7 @@ __device__ __forceinline__ void packed_backward(const BackwardParams& params, co
   shared += sizeof(Statistics) * blockDim.x;
   typename Config::Sums sums(tile, packing, shared);
   shared += Config::Sums::kBytes * blockDim.x;
-  typename Ring::Inputs inputs;
-  inputs[0] = {params.x, params.x_row_stride, static_cast<int>(params.x_row_stride - params.cols)};
-  inputs[1] = {params.dy, params.dy_row_stride, static_cast<int>(params.dy_row_stride - params.cols)};
-  if constexpr (Config::kResidual)
-    inputs[2] = {params.dsum, params.dsum_row_stride, static_cast<int>(params.dsum_row_stride - params.cols)};
+  const typename Ring::Inputs inputs = {params.x, params.dy};
   __syncthreads();
 #pragma unroll 1
   for (int k = 0; k < Ring::kAhead; ++k) ring.request(steps, k, inputs);
@@ -118,7 +110,7 @@ __device__ __forceinline__ void packed_backward(const BackwardParams& params, co
 #pragma unroll
         for (int j = 0; j < kVecSize; ++j) {
           if (j < from || j >= until) continue;
-          h[j] = Config::k16Bit ? fmaf(h[j], row.y, offset) : (h[j] - row.x) * row.y;
+          h[j] = fmaf(h[j], row.y, offset);
         }
       });
       weights.get(tile, i, w, b);
@@ -164,19 +156,9 @@ __device__ __forceinline__ void packed_backward(const BackwardParams& params, co
 #pragma unroll
         for (int j = 0; j < kVecSize; ++j) {
           if (j < from || j >= until) continue;
-          if constexpr (Config::k16Bit) {
-            f[j] = fmaf(dh[i][j], row.scale, fmaf(f[j], row.slope, row.shift));
-          } else {
-            f[j] = row.scale * (fmaf((f[j] - row.mean) * row.scale, row.slope, dh[i][j]) + row.shift);
-          }
+          f[j] = fmaf(dh[i][j], row.scale, fmaf(f[j], row.slope, row.shift));
         }
       });
-      if constexpr (Config::kResidual) {
-        float more[kVecSize];
-        cuda::unpack(ring.vec(2, i), more);
-#pragma unroll
-        for (int j = 0; j < kVecSize; ++j) f[j] += more[j];
-      }
       tile.store(step, dx, i, cuda::pack<Element>(f));
     }
     Statistics* const swap = statistics;

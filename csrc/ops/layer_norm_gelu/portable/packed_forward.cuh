@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // layer_norm_gelu forward for packed rows (packed.cuh).
 //
-// Mapping   a block takes every n-th step; 32 columns a thread, in fp32 16. The next steps are prefetched into
-//           shared memory, where weight and bias lie too, as fp32.
+// Mapping   a block takes every n-th step; 32 columns a thread. The next steps are prefetched into shared memory,
+//           where weight and bias lie too, as fp32.
 // Bytes     as in forward.cuh.
 // Flops     about 30 per element.
 // Roof      memory; README.md counts the instructions.
-// Contract  layer_norm_gelu.h; at least a vector's number of columns; a step begins and ends at 16 bytes in every
-//           matrix. Without kSplit each row does; with it there are no gaps between the rows.
+// Contract  layer_norm_gelu.h, 16-bit elements, no residual; at least a vector's number of columns; no gaps between
+//           rows; every matrix starts at 16 bytes. Without kSplit so does each row.
 #pragma once
 
 #include "cuda/math.cuh"
@@ -17,17 +17,15 @@
 namespace plab::ops::layer_norm_gelu {
 
 /// kResidentThreads threads must fit on an SM together, which limits the registers of each.
-template <class Element_, bool kSplit, GeluForm kForm_, bool kResidual_,
-          int kColumns = sizeof(Element_) == 2 ? 32 : 16, int kResidentThreads_ = 768, int kStages = 2>
+template <class Element_, bool kSplit, GeluForm kForm_, int kColumns = 32, int kResidentThreads_ = 768,
+          int kStages = 2>
 struct PackedForwardConfig {
   using Element = Element_;
   using Tile = PackedTile<Element, kColumns, kSplit>;
   template <bool kBulk>
-  using Ring = PackedRing<Tile, kStages, kResidual_ ? 2 : 1, kBulk>;
+  using Ring = PackedRing<Tile, kStages, 1, kBulk>;
   using Weights = PackedWeights<Tile>;
   static constexpr GeluForm kForm = kForm_;
-  static constexpr bool kResidual = kResidual_;
-  static constexpr bool kExactSlope = sizeof(Element) == 4;
   static constexpr int kResidentThreads = kResidentThreads_;
 
   /// Of some elements of a row: sums of what they differ by from the first of them, and of its square. In bf16 the
@@ -44,8 +42,8 @@ struct PackedForwardConfig {
   using Sums = PackedSums<Tile, Part>;
 
   /// What normalises the elements of a row: as in RowStatistics.
-  struct Terms {
-    float slope, offset, centre, slope_rest;
+  struct alignas(16) Terms {
+    float slope, offset, centre;
   };
   static constexpr int kBytesPerThread = Ring<true>::kBytes + static_cast<int>(sizeof(Terms)) + Sums::kBytes;
 };
@@ -96,7 +94,7 @@ __device__ __forceinline__ RowStatistics statistics_of_parts(const typename Conf
     squares += fmaf(count * (d + of_part), d + of_part, fmaf(-part.sum, of_part, part.squares));
   });
   sums.add(rest, squares);
-  return two_pass_statistics<Config::kExactSlope>(mean, rest * inverse_cols, squares * inverse_cols, eps);
+  return two_pass_statistics<false>(mean, rest * inverse_cols, squares * inverse_cols, eps);
 }
 
 template <class Config, bool kBulk>
@@ -117,11 +115,7 @@ __device__ __forceinline__ void packed_forward(const ForwardParams& params, cons
   shared += sizeof(Terms) * blockDim.x;
   typename Config::Sums sums(tile, packing, shared);
   shared += Config::Sums::kBytes * blockDim.x;
-  typename Ring::Inputs inputs;
-  inputs[0] = {params.x, params.x_row_stride, static_cast<int>(params.x_row_stride - params.cols)};
-  if constexpr (Config::kResidual)
-    inputs[1] = {params.residual, params.residual_row_stride,
-                 static_cast<int>(params.residual_row_stride - params.cols)};
+  const typename Ring::Inputs inputs = {params.x};
   __syncthreads();
 #pragma unroll 1
   for (int k = 0; k < Ring::kAhead; ++k) ring.request(steps, k, inputs);
@@ -134,14 +128,8 @@ __device__ __forceinline__ void packed_forward(const ForwardParams& params, cons
     ring.wait();
 #pragma unroll
     for (int i = 0; i < kVecs; ++i) {
-      cuda::Vec<Element> vec = ring.vec(0, i);
-      if constexpr (Config::kResidual) {
-        vec = cuda::add(vec, ring.vec(1, i));
-        ring.put(0, i, vec);
-        tile.store(step, static_cast<Element*>(params.sum) + steps.first_element(k), i, vec);
-      }
       float f[kVecSize];
-      cuda::unpack(vec, f);
+      cuda::unpack(ring.vec(0, i), f);
       sums.post(i, [&](int from, int until) { return part_of<Config>(f, from, until); });
     }
     __syncthreads();
@@ -149,7 +137,7 @@ __device__ __forceinline__ void packed_forward(const ForwardParams& params, cons
     sums.each_row(step.rows, [&](int row, bool leads, auto&& each) {
       const RowStatistics s = statistics_of_parts<Config>(sums, each, inverse_cols, eps);
       if (row < 0 || !leads) return;
-      terms[row] = {s.slope, s.offset, s.centre, s.slope_rest};
+      terms[row] = {s.slope, s.offset, s.centre};
       static_cast<float*>(params.mean)[steps.first_row(k) + row] = s.mean;
       static_cast<float*>(params.rstd)[steps.first_row(k) + row] = s.rstd;
     });
@@ -164,11 +152,10 @@ __device__ __forceinline__ void packed_forward(const ForwardParams& params, cons
 #pragma unroll
           for (int j = 0; j < kVecSize; ++j) {
             const float x = kCentred ? f[j] - row.centre : f[j];
-            const float rest = Config::kExactSlope ? fmaf(x, row.slope_rest, row.offset) : row.offset;
-            if (j >= from && j < until) f[j] = fmaf(x, row.slope, rest);
+            if (j >= from && j < until) f[j] = fmaf(x, row.slope, row.offset);
           }
         };
-        if (!Config::kExactSlope && row.centre == 0.0f) {
+        if (row.centre == 0.0f) {
           normalise.template operator()<false>();
         } else {
           normalise.template operator()<true>();

@@ -7,8 +7,7 @@
 
 namespace plab::ops::layer_norm_gelu::portable {
 
-/// The fewest rows that begin and end at a multiple of 16 bytes. So many rows after a row, one starts at the same
-/// distance from such a multiple again.
+/// The fewest rows that begin and end at a multiple of 16 bytes.
 inline int rows_per_bundle(int64_t cols, int vec_size) {
   int rows = 1;
   while (rows * cols % vec_size != 0) rows *= 2;
@@ -56,10 +55,9 @@ inline PackedShape choose_packed_shape(const PackedLimits& limits, int64_t rows,
   return best;
 }
 
-/// `shape` without threads: none is known to be better than the one that choose_packed_shape chooses. Without a kernel
-/// where that chooses none.
+/// Without a kernel where a bundle does not fit a block.
 template <class Config, auto kKernel>
-Plan plan_packed(int64_t rows, int64_t cols, PackedShape shape = {}) {
+Plan plan_packed(int64_t rows, int64_t cols) {
   using Tile = typename Config::Tile;
   Plan plan;
   Packing& packing = plan.packing;
@@ -67,10 +65,8 @@ Plan plan_packed(int64_t rows, int64_t cols, PackedShape shape = {}) {
   packing.rows_per_bundle = rows_per_bundle(cols, Tile::kVecSize);
   packing.vecs_per_bundle = packing.rows_per_bundle * packing.cols / Tile::kVecSize;
   const int weight_bytes = Config::Weights::bytes(packing);
-  if (shape.threads == 0) {
-    shape = choose_packed_shape(packed_limits<Config>(), rows, packing.rows_per_bundle,
-                                packing.vecs_per_bundle, weight_bytes);
-  }
+  const PackedShape shape = choose_packed_shape(packed_limits<Config>(), rows, packing.rows_per_bundle,
+                                                packing.vecs_per_bundle, weight_bytes);
   if (shape.threads == 0) return {};
   packing.rows = packing.rows_per_bundle * shape.bundles;
   // A lane adds up about eight vectors of a row.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a row is split among threads, and which rows are packed or shifted: the table over widths.
+// How a row is split among threads, and which rows are packed instead.
 #pragma once
 
 #include <cstdint>
 #include <initializer_list>
+#include <type_traits>
 
-#include "cuda/launch.h"
 #include "ops/layer_norm_gelu/portable/load.cuh"
 
 namespace plab::ops::layer_norm_gelu::portable {
@@ -77,48 +77,32 @@ RowSplit split_backward_row(int64_t rows, int64_t cols, bool aligned) {
   return split_row(cols, 4, {4, 6, 2, 1}, aligned);
 }
 
-/// How the kernels take rows.
-enum class Way {
-  kApart,    // each by its own threads (RowSplit), or a cluster's
-  kPacked,   // several in a step (packed.cuh)
-  kShifted,  // each by its own threads, from the 16 bytes on in which it begins (Access::kShifted)
-};
+/// Which rows are packed (packed.cuh): those of bf16 whose own threads would have no whole vectors, or too few. All
+/// limits are what was measured on a GPU: docs/notebook/layer_norm_gelu_widths.md.
+constexpr int64_t kFewestPackedColumns = 32, kMostPackedColumns = 1024, kFewestPackedRows = 1024;
 
-/// Which rows are not taken apart, because their threads would have no whole vectors, or too few.
-struct PackedWidths {
-  int64_t most_columns;  // of packed rows; longer ones are shifted if they have no whole vectors
-  float least_busy;      // the part of its threads' vectors that a row must fill to be taken apart
-};
-/// Measured over 60 widths: docs/notebook/layer_norm_gelu_widths.md.
+/// `split`: of a row that has its own threads. `least_busy`: the part of its threads' vectors that it must fill, or it
+/// is faster packed.
 template <class Element>
-constexpr PackedWidths kPackedForward = sizeof(Element) == 2 ? PackedWidths{2048, 0.76f}
-                                                             : PackedWidths{512, 0.70f};
-template <class Element>
-constexpr PackedWidths kPackedBackward = sizeof(Element) == 2 ? PackedWidths{1024, 0.72f}
-                                                              : PackedWidths{768, 0.80f};
+bool is_packed(int64_t rows, int64_t cols, const RowSplit& split, float least_busy) {
+  if (!std::is_same_v<Element, __nv_bfloat16> || rows < kFewestPackedRows) return false;
+  if (cols < kFewestPackedColumns || cols > kMostPackedColumns) return false;
+  const int room = cuda::kVecSize<Element> * split.threads * split.vecs;
+  return split.access == Access::kScalar ||
+         (split.access == Access::kVector &&
+          static_cast<float>(cols) < least_busy * static_cast<float>(room));
+}
 
-/// Of a row that can be packed and shifted.
-inline Way way_of_row(int64_t cols, int vec_size, const RowSplit& split, const PackedWidths& widths) {
-  const float busy = static_cast<float>(cols) / static_cast<float>(vec_size * split.threads * split.vecs);
-  if (cols < vec_size || split.access == Access::kExact) return Way::kApart;
-  if (split.vecs == 0 && cols % vec_size == 0) return Way::kApart;  // too long for a block either way
-  if (split.access == Access::kVector && busy >= widths.least_busy) return Way::kApart;
-  if (cols <= widths.most_columns) return Way::kPacked;
-  return split.access == Access::kScalar ? Way::kShifted : Way::kApart;
+/// A row that fills half of its lanes is faster packed if each has one vector, but not if each has four (640 columns).
+template <class Element>
+bool is_packed_forward(int64_t rows, int64_t cols, bool aligned) {
+  const RowSplit split = split_forward_row<Element>(cols, aligned);
+  return is_packed<Element>(rows, cols, split, split.vecs == 1 ? 0.76f : 0.55f);
 }
 
 template <class Element>
-Way way_of_forward_row(int64_t cols, bool aligned) {
-  return way_of_row(cols, cuda::kVecSize<Element>, split_forward_row<Element>(cols, aligned),
-                    kPackedForward<Element>);
-}
-
-/// `residual`: there is a gradient of the sum, for which no kVector kernels exist.
-template <class Element>
-Way way_of_backward_row(int64_t rows, int64_t cols, bool aligned, bool residual) {
-  RowSplit split = split_backward_row<Element>(rows, cols, aligned);
-  if (residual && split.access == Access::kVector) split.access = Access::kScalar;
-  return way_of_row(cols, cuda::kVecSize<Element>, split, kPackedBackward<Element>);
+bool is_packed_backward(int64_t rows, int64_t cols, bool aligned) {
+  return is_packed<Element>(rows, cols, split_backward_row<Element>(rows, cols, aligned), 0.65f);
 }
 
 }  // namespace plab::ops::layer_norm_gelu::portable

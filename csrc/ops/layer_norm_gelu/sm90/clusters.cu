@@ -2,8 +2,7 @@
 // Kernels whose blocks work together as a cluster.
 //
 // Long rows: each block has a part of the columns, and the row's sums travel through the blocks' shared
-// memory. The kernels are those of portable/forward.cuh and backward.cuh. Rows that do not divide evenly are
-// shifted rows (portable/load.cuh), in as many blocks as suits them.
+// memory. The kernels are those of portable/forward.cuh and backward.cuh.
 //
 // A few rows, backward: a single kernel. Only latency counts here, and a second kernel for the sums over rows
 // would cost a third of it.
@@ -12,8 +11,7 @@
 //           the block's shared memory, where the other blocks of the cluster read them. Each block adds a
 //           part of the columns over all blocks, in block order.
 // Bytes     as backward.cuh, and 8 d per block through shared memory.
-// Contract  layer_norm_gelu.h; rows start at 16 bytes, and the vectors of the block's threads are the row; but
-//           for shifted rows.
+// Contract  layer_norm_gelu.h; rows start at 16 bytes, and the vectors of the block's threads are the row.
 //
 // Compiled once per element type, like portable/forward.cu.
 #include "cuda/launch.h"
@@ -23,7 +21,7 @@
 #include "ops/device_types.cuh"
 #include "ops/layer_norm_gelu/portable/backward.cuh"
 #include "ops/layer_norm_gelu/portable/forward.cuh"
-#include "ops/layer_norm_gelu/portable/shifted_launch.cuh"
+#include "ops/layer_norm_gelu/portable/launch.cuh"
 #include "ops/layer_norm_gelu/sm90/sm90.h"
 
 namespace plab::ops::layer_norm_gelu::sm90 {
@@ -122,8 +120,6 @@ __global__ void __launch_bounds__(kMaxThreadsPerRow)
   cuda::ptx::cluster_sync();  // other blocks may still read this block's shared memory
 }
 
-constexpr int kLeastThreads = 128;  // of a block of shifted rows, if fewer blocks can do them
-
 /// Threads of each block where `blocks` share the row, or 0.
 template <class Tile>
 int threads_of_block(int64_t cols, int blocks) {
@@ -207,27 +203,6 @@ Plan plan_backward_typed(const BackwardParams& params) {
   return split.vecs == 0 || is_better ? plan_backward_long<Element, kForm, kResidual>(params) : Plan{};
 }
 
-/// Shifted rows in clusters: the number of blocks with which most of the GPU is occupied.
-template <class Config, auto kKernel, class Params>
-Plan plan_shifted(const Params& params, int waves) {
-  constexpr int kMaxBlocks = 16;
-  using Tile = typename Config::Tile;
-  if (!portable::is_packable<typename Config::Element>(params)) return {};
-  const int64_t vecs = portable::shifted_vecs(params.cols, Tile::kVecSize);
-  portable::ShiftedShape best;
-  int64_t most = 0;
-  for (int blocks = 2; blocks <= kMaxBlocks; ++blocks) {
-    const portable::ShiftedShape shape = portable::shifted_shape(vecs, blocks, Tile::kVecs);
-    if (shape.threads > kMaxThreadsPerRow || !portable::fits<Config>(shape.threads)) continue;
-    if (best.threads > 0 && shape.threads < kLeastThreads) break;
-    const int64_t clusters = cuda::clusters_of_any_size<kKernel>(
-        blocks, shape.threads, Config::shared_bytes(shape.threads, shape.threads));
-    if (clusters * 100 > most * 105) best = shape, most = clusters;
-  }
-  if (best.threads == 0) return {};
-  return portable::plan_shifted<Config, kKernel>(params.rows, params.cols, best, waves);
-}
-
 /// function.operator()<kForm>() on a GPU that has clusters.
 template <class Function>
 Plan dispatch(GeluForm form, Function&& function) {
@@ -254,30 +229,6 @@ Plan plan_backward(const BackwardParams& params) {
   });
 }
 
-template <class Element>
-Plan plan_forward_shifted(const ForwardParams& params) {
-  return dispatch(params.form, [&]<GeluForm kForm>() {
-    const auto with = [&]<bool kResidual>() {
-      using Config = portable::ShiftedForward<Element, cuda::ClusterPairSum<0>, kForm, kResidual>;
-      return plan_shifted<Config, forward_kernel<Config>>(params, 4);
-    };
-    return params.residual != nullptr ? with.template operator()<true>() : with.template operator()<false>();
-  });
-}
-
-template <class Element>
-Plan plan_backward_shifted(const BackwardParams& params) {
-  return dispatch(params.form, [&]<GeluForm kForm>() {
-    const auto with = [&]<bool kResidual>() {
-      using Config = portable::ShiftedBackward<Element, cuda::ClusterPairSum<0>, kForm, kResidual>;
-      return plan_shifted<Config, backward_kernel<Config>>(params, 1);
-    };
-    return params.dsum != nullptr ? with.template operator()<true>() : with.template operator()<false>();
-  });
-}
-
-template Plan plan_forward_shifted<PLAB_ELEMENT>(const ForwardParams& params);
-template Plan plan_backward_shifted<PLAB_ELEMENT>(const BackwardParams& params);
 template Plan plan_forward<PLAB_ELEMENT>(const ForwardParams& params);
 template Plan plan_backward<PLAB_ELEMENT>(const BackwardParams& params);
 

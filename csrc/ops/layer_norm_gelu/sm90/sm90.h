@@ -15,10 +15,4 @@ Plan plan_forward(const ForwardParams& params);
 template <class Element>
 Plan plan_backward(const BackwardParams& params);
 
-/// Rows that do not fit a block.
-template <class Element>
-Plan plan_forward_shifted(const ForwardParams& params);
-template <class Element>
-Plan plan_backward_shifted(const BackwardParams& params);
-
 }  // namespace plab::ops::layer_norm_gelu::sm90

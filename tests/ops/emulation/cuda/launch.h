@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// In place of csrc/cuda/launch.h: what kernels use of it.
+// csrc/cuda/launch.h, with the attributes of an H200 in place of a GPU's.
 #pragma once
 
-#include <driver_types.h>
+#include_next <cuda/launch.h>
+
+#include <cstdlib>
 
 namespace plab::cuda {
 
-template <class T>
-constexpr T smaller(T a, T b) {
-  return b < a ? b : a;
+int device_attribute(cudaDeviceAttr attribute) {
+  if (attribute == cudaDevAttrMaxSharedMemoryPerMultiprocessor) return 228 << 10;
+  if (attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin) return 227 << 10;
+  if (attribute == cudaDevAttrReservedSharedMemoryPerBlock) return 1 << 10;
+  if (attribute == cudaDevAttrMultiProcessorCount) return 132;
+  std::abort();
 }
-template <class T>
-constexpr T larger(T a, T b) {
-  return a < b ? b : a;
-}
-
-inline int device_attribute(cudaDeviceAttr) { return 132; }
 
 }  // namespace plab::cuda

@@ -13,7 +13,6 @@ inline std::uint32_t cluster_rank() { return on_cpu::rank; }
 inline std::uint32_t cluster_address(std::uint32_t shared, std::uint32_t rank) {
   return shared % kRegion + rank * kRegion;
 }
-inline std::uint32_t cluster_size() { return on_cpu::blocks_of_cluster.size(); }
 inline void cluster_store_async(std::uint32_t address, float value, std::uint32_t barrier) {
   at<float>(address) = value;
   mbarrier_at(barrier).change(0, -4);
