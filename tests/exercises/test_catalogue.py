@@ -39,7 +39,7 @@ def solved(exercise: Exercise, folder: Path) -> answers.Answers:
 
 def skip_without_recording(exercise: Exercise) -> None:
     if exercise.recording and not (exercise.folder / exercise.recording).exists():
-        pytest.skip(f"{exercise.label} has not been recorded yet: a tools/record_*.py does it on a GPU")
+        pytest.skip(f"{exercise.label} has not been recorded yet: scripts of tools/ do it on GPUs")
 
 
 def slug(exercise: Exercise) -> str:

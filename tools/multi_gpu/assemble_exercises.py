@@ -114,7 +114,7 @@ def assembled(part: Part, last: dict[str, int]) -> None:
     part.row["answers"] = right
     look(part)
     (part.recorded / "console.txt").write_text("\n".join(part.console))
-    after = {} if part.exercise.slug == COLD else {"fix.after": f"{workspace.RECORDED}/{SOLUTION}"}
+    after: Row = {} if part.exercise.slug == COLD else {"fix.after": f"{workspace.RECORDED}/{SOLUTION}"}
     said = assembly.graded(part.exercise, part.out, after, lambda *of: after_repair(part, *of))
     print("\n".join((f"--- {part.exercise.label}, the worked answer:", *said)), flush=True)
     part.row["rejected"] = [line for line in said if line.startswith("FAILED")]
@@ -197,7 +197,8 @@ def timeline(part: Part) -> Row:
 
 
 def distributed(part: Part) -> Row:
-    grade, right = part.grade(), {}
+    grade = part.grade()
+    right: Row = {}
     for planted in grade.JOBS:
         name = planted.name
         facts = job_facts(part.recorded / STARTER / name)

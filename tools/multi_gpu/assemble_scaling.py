@@ -115,7 +115,7 @@ def of_scaling(raw: Path, target: Path, out: Path, console: list[str], row: Row)
             ("weak", facts.weak, weak_efficiency),
         ):
             for point, frac in zip(points, efficiency(points).values(), strict=True):
-                case = {"exercise": scaling.ENTRY.slug, "scaling": kind, "gpus": point.gpus}
+                case: Row = {"exercise": scaling.ENTRY.slug, "scaling": kind, "gpus": point.gpus}
                 results.add("scaling", case, provider, "step", round(point.median_ns), "ns")
                 results.add("scaling", case, provider, "efficiency", round(frac, 5), "fraction")
     write_solutions(exercise, target, scaling.right_answers(before))
