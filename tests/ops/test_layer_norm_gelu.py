@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is special about layer_norm_gelu: the normal distribution's tail, rows far from zero, long and odd
-rows.
-
-What every op promises is tested in test_contract.py.
+"""What is special about layer_norm_gelu: the normal distribution's tail, rows far from zero, long
+and odd rows. What every op promises is tested in test_contract.py.
 """
 
 from __future__ import annotations
