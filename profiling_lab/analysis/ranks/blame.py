@@ -106,14 +106,18 @@ class Suspects:
         return tuple(sorted(found, key=lambda blame: (-blame.gain_ns, blame.rank)))
 
     def hidden(self, blamed: Collection[int], least_ns: float) -> tuple[Hidden, ...]:
-        """Lines that take this much longer on a rank than on the others, of ranks that are not to blame."""
+        """Lines that take this much longer on a rank than on the others, of ranks that are not to blame.
+
+        Only with more operations: the same ones may be slower next to a collective that waits.
+        """
         found = []
         for rank, number in enumerate(self._path.ranks):
-            if number not in blamed:
-                excess = self._mine[rank, :, 0] - self._others[rank, :, 0]
-                item = int(np.argmax(excess))
-                if excess[item] >= least_ns and self._path.line(item):
-                    found.append(Hidden(number, self._path.line(item), int(excess[item])))
+            excess = self._mine[rank, :, 0] - self._others[rank, :, 0]
+            item = int(np.argmax(excess))
+            if number in blamed or excess[item] < least_ns or not self._path.line(item):
+                continue
+            if self._launches(rank, item) > _MORE:
+                found.append(Hidden(number, self._path.line(item), int(excess[item])))
         return tuple(found)
 
     def _changes(
