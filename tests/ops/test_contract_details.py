@@ -154,7 +154,7 @@ def test_which_caches_have_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
         for name, value in {"_HAS_CUDA_KERNELS": True, "_IS_PORTABLE": False, **facts}.items():
             monkeypatch.setattr(_attention_cache, name, value)
         with FakeTensorMode():
-            return _attention_cache._has_kernel(torch.empty(1, device=device))
+            return _attention_cache.has_hopper_kernels(torch.empty(1, device=device))
 
     monkeypatch.setattr(_attention_cache, "_is_hopper", is_hopper)
     assert has_kernel("cuda:1") and not has_kernel("cuda:0") and asked == [1, 0]

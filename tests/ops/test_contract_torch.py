@@ -28,11 +28,13 @@ def test_opcheck(case: OpCase, transposed: bool, device: torch.device, generator
     if transposed:
         inputs = (inputs[0].transpose(0, -1).contiguous().transpose(0, -1), *inputs[1:])
     calls = case.dispatcher_calls(inputs)
-    assert {name for name, _ in calls} == {
+    names = {
         name.split("::")[1].split(".")[0]
         for name in torch._C._dispatch_get_all_op_names()
         if name.startswith(f"profiling_lab::{case.slug}")
     }
+    # That of block masks only Hopper has: tests/ops/keys/test_attention_blocks.py.
+    assert {name for name, _ in calls} == names - {"attention_fwd_blocks"}
     for name, arguments in calls:
         op = getattr(torch.ops.profiling_lab, name).default
         torch.library.opcheck(op, arguments)

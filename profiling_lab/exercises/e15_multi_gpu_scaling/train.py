@@ -167,6 +167,7 @@ def main():
         with open(args.times, "w", encoding="utf-8") as file:
             json.dump(runs, file)
     if dist.is_initialized():
+        dist.barrier()
         dist.destroy_process_group()
 
 

@@ -224,6 +224,17 @@ def test_autocast(device: str) -> None:
     assert q.grad.dtype == torch.float32
 
 
+@pytest.mark.gpu
+def test_opcheck() -> None:
+    (q, k, v), mask, _ = inputs("cuda", (causal, None, None, 260, 390, 128, 2, 2, 64))
+    tables = prepare_block_mask(mask)
+    torch.library.opcheck(
+        torch.ops.profiling_lab.attention_fwd_blocks.default,
+        (q.detach(), k.detach(), v.detach(), None, *tables.lists(192), tables.bits, 0.125, 0.0),
+        test_utils=("test_schema", "test_faketensor"),
+    )
+
+
 def test_second_derivatives() -> None:
     case = (window, None, None, 140, 140, 128, 2, 1, 8)
     tensors, mask, seen = inputs("cpu", case)

@@ -100,6 +100,8 @@ def main():
     if int(os.environ.get("RANK", 0)) == 0:
         print(f"loss {losses[-1]:.4f}, {took_ms:.2f} ms per step, buckets of {args.bucket_mb} MB")
     if dist.is_initialized():
+        del job  # DDP holds the process group
+        dist.barrier()
         dist.destroy_process_group()
 
 
