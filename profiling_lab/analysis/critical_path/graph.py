@@ -105,6 +105,10 @@ class Graph:
     main_moments: dict[int, I32]
     """per process the moments of the thread that launches most, in order of time"""
 
+    def targets(self, edges: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.intp]:
+        """The moments that these dependencies lead to."""
+        return np.searchsorted(self.first, edges, "right") - 1
+
     def schedule(self, after_ns: I64 | None = None, late_ns: I64 | None = None) -> tuple[I64, I32]:
         """When each moment comes, and the dependency that decides; as recorded without changes."""
         return _analysis.schedule(

@@ -180,5 +180,4 @@ def _add(
 
 def process_of_parts(graph: Graph) -> I32:
     """Per part the process in whose time it lies."""
-    target = np.searchsorted(graph.first, graph.parts.edge, "right") - 1
-    return graph.process[target]
+    return graph.process[graph.targets(graph.parts.edge)]

@@ -97,7 +97,7 @@ def path(graph: Graph, decided_by: I32, found: StepsFound, step: int) -> tuple[S
     begin_ns, last = int(found.steps.start_ns[step]), int(found.end.moment[step])
     end_ns = int(found.steps.end_ns[step])
     chain = _analysis.deciding_chain(graph.source, graph.time_ns, decided_by, last, begin_ns)[::-1]
-    target = np.searchsorted(graph.first, chain, "right") - 1
+    target = graph.targets(chain)
     # Each dependency: its parts, and what is unknown behind them.
     parts = graph.parts
     first = np.searchsorted(parts.edge, chain)

@@ -23,13 +23,14 @@ def beside_waits(path: JointPath) -> npt.NDArray[np.bool_]:
     """Which parts of the graph are kernels next to a collective of their rank that waits for another rank."""
     graph = path.graph
     edge = graph.parts.edge
-    target = np.searchsorted(graph.first, edge, "right") - 1
-    start_ns, end_ns = graph.time_ns[graph.source[edge]], graph.time_ns[target]
+    start_ns, end_ns = graph.time_ns[graph.source[edge]], graph.time_ns[graph.targets(edge)]
+    waiting, first_ns, last_ns = path.waits()
     out = np.zeros(len(edge), dtype=np.bool_)
     for rank in range(len(path.ranks)):
         mine = (path.rank_of_part == rank) & (graph.parts.kind == Kind.KERNEL) & (end_ns > start_ns)
         rows = np.flatnonzero(mine)
-        waited = _waited(*path.waits(rank), start_ns[rows], end_ns[rows])
+        of_rank = waiting == rank
+        waited = _waited(first_ns[of_rank], last_ns[of_rank], start_ns[rows], end_ns[rows])
         out[rows] = waited >= _NEXT_TO_FRAC * (end_ns[rows] - start_ns[rows])
     return out
 

@@ -90,8 +90,7 @@ class Suspects:
         order = np.argsort(key, kind="stable")
         for number, rows in zip(*_groups(key[order]), strict=True):
             self._parts[divmod(number, len(path.items))] = order[rows]
-        target = np.searchsorted(graph.first, np.arange(len(graph.source)), "right") - 1
-        self._rank_of_edge = graph.process[target]
+        self._rank_of_edge = graph.process[graph.targets(np.arange(len(graph.source)))]
         self._beside = beside_waits(path)
 
     def blames(self, least_ns: float) -> tuple[Blame, ...]:
@@ -232,7 +231,7 @@ class Suspects:
         mine_ns, others_ns = (
             (0, 0) if item is None else (int(ns[rank, item].sum()) for ns in (self._mine, self._others))
         )
-        path = self._path
+        path, in_all = self._path, max(total, self._gain_in_all(rank, None))
         line, name = ("", "") if item is None else (path.line(item), path.name(item))
         return Blame(
             rank=path.ranks[rank],
@@ -242,8 +241,8 @@ class Suspects:
             doing=doing,
             line_ns=mine_ns,
             others_ns=others_ns,
-            gain_ns=int(max(gain, self._gain_in_all(rank, item))),
-            rank_gain_ns=int(max(total, self._gain_in_all(rank, None))),
+            gain_ns=int(in_all if item is None else max(gain, self._gain_in_all(rank, item))),
+            rank_gain_ns=int(in_all),
             slower=slower,
         )
 

@@ -98,13 +98,16 @@ class JointPath:
             return np.zeros(self.lengths)
         return np.asarray(self.before_ns - self._lengths(changed(self.graph, changes)))
 
-    def waits(self, rank: int) -> tuple[I64, I64]:
-        """When a rank's collectives began, and when the last rank had come to them."""
+    def waits(self) -> tuple[npt.NDArray[np.int32], I64, I64]:
+        """Of each collective that ranks meet in, per rank: the rank, when its part began, and when the last
+        rank had come.
+        """
         graph = self.graph
         met = np.unique(graph.source[graph.parts.edge[self.transfers]])
-        target = np.repeat(np.arange(len(graph.time_ns)), np.diff(graph.first))
-        edges = np.flatnonzero(np.isin(target, met) & (graph.process[graph.source] == rank))
-        return graph.time_ns[graph.source[edges]], graph.time_ns[target[edges]]
+        target = graph.targets(np.arange(len(graph.source)))
+        edges = np.flatnonzero(np.isin(target, met))
+        begin = graph.source[edges]
+        return graph.process[begin], graph.time_ns[begin], graph.time_ns[target[edges]]
 
     def _items(self) -> tuple[npt.NDArray[np.int32], tuple[tuple[int, ...], ...]]:
         parts, sites = self.graph.parts, self.graph.sites
@@ -142,7 +145,7 @@ class JointPath:
 
     def _steps(self) -> I64:
         graph = self.graph
-        target = np.searchsorted(graph.first, graph.parts.edge, "right") - 1
+        target = graph.targets(graph.parts.edge)
         begins = graph.time_ns[self._moment] + self._to_ns
         out = full(len(graph.parts.edge), -1)
         for rank in range(len(self.ranks)):
@@ -168,7 +171,7 @@ class JointPath:
         last = int(self._moment[int(np.argmax(begins[:, -1])), -1])
         begin_ns = int(begins[:, 0].min())
         chain = np.sort(_analysis.deciding_chain(graph.source, graph.time_ns, decided_by, last, begin_ns))
-        target = np.searchsorted(graph.first, chain, "right") - 1
+        target = graph.targets(chain)
         parts = graph.parts
         on_path = np.flatnonzero(np.isin(parts.edge, chain))
         sums: dict[tuple[int, int], list[int]] = {}
