@@ -6,20 +6,37 @@ Times are per step, as `ranks` and `collectives` show them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from typing import Any
 
 from profiling_lab.analysis.collectives import CollectivesResult, collectives
 from profiling_lab.analysis.ranks import JobResult, LocalPool, ranks
 from profiling_lab.analysis.ranks.reading import files_of
 from profiling_lab.analysis.ranks.tables import CollectiveRow
 from profiling_lab.analysis.ranks.totals import RankRow
-from profiling_lab.errors import LabError, NotEnoughDataError
+from profiling_lab.errors import LabError, NotEnoughDataError, UnreadableInputError
 from profiling_lab.exercises.answers import Answers
 from profiling_lab.exercises.exercise import GradedCheck, failed, passed
 
 NEAR_LINES = 8
+
+
+def measurement(path: Path, program: str) -> dict[str, Any]:
+    """What the exercise's program wrote. Raises UnreadableInputError, with a sentence for the learner."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UnreadableInputError(
+            f"cannot read {path.name} ({error.strerror}): `profiling-lab exercise profile` makes it"
+        ) from None
+    except ValueError:
+        raise UnreadableInputError(f"{path.name} is not JSON") from None
+    if not isinstance(found, dict):
+        raise UnreadableInputError(f"{path.name} is not what {program} writes")
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,14 @@ interpolated between measured ones, and the fit says how far it is off.
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from profiling_lab.analysis import measured_file
 from profiling_lab.analysis.ranks.kinds import bus_bytes
 from profiling_lab.errors import NotEnoughDataError, UnreadableInputError
 from profiling_lab.trace.columns import I64
@@ -135,20 +134,12 @@ class Links:
 
 
 def save(links: Links, path: Path) -> None:
-    text = json.dumps({"schema": SCHEMA, **asdict(links)}, indent=1)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    measured_file.write(path, SCHEMA, asdict(links))
 
 
 def load(path: Path) -> Links:
     """Raises UnreadableInputError if the file is not one that `save` wrote."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UnreadableInputError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise UnreadableInputError(f"{path} is not JSON: {error}") from error
+    data = measured_file.read(path)
     try:
         if data.pop("schema") != SCHEMA:
             raise KeyError

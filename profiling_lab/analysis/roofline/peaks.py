@@ -7,7 +7,6 @@ that nothing reaches. Both are named in every output.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
+from profiling_lab.analysis import measured_file
 from profiling_lab.errors import UnreadableInputError, UsageError
 from profiling_lab.records import dataclass
 
@@ -85,19 +85,12 @@ def cache_file(gpu: str) -> Path:
 
 def save(peaks: Peaks, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps({"schema": SCHEMA, **asdict(peaks)}, indent=1) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    measured_file.write(path, SCHEMA, asdict(peaks))
 
 
 def load(path: Path) -> Peaks:
     """Raises UnreadableInputError if the file is not one that `save` wrote."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UnreadableInputError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise UnreadableInputError(f"{path} is not JSON: {error}") from error
+    data = measured_file.read(path)
     try:
         if data.pop("schema") != SCHEMA:
             raise KeyError

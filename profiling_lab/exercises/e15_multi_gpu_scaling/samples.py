@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +11,7 @@ from typing import Any
 
 from profiling_lab.analysis.ranks import JobResult, LocalPool, ranks
 from profiling_lab.errors import NotEnoughDataError, UnreadableInputError
+from profiling_lab.exercises.job_facts import measurement
 from profiling_lab.measure.scaling import (
     ScalingPoint,
     SerialFit,
@@ -106,7 +106,7 @@ def scaling_facts(path: Path) -> ScalingFacts:
 
 def scaling_times(path: Path) -> ScalingFacts:
     """The same, whether there are recordings or not."""
-    data = _read(path)
+    data = measurement(path, "scaling_benchmark.py")
     try:
         runs = [
             (str(r["scaling"]), int(r["gpus"]), int(r["rows"]), _times(r["step_ms"])) for r in data["runs"]
@@ -121,20 +121,6 @@ def scaling_times(path: Path) -> ScalingFacts:
     }
     _check_work(runs)
     return ScalingFacts(gpu, points["strong"], points["weak"], tuple(path.parent / name for name in names))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UnreadableInputError(
-            f"cannot read {path.name} ({error.strerror}): `profiling-lab exercise profile` makes it"
-        ) from None
-    except ValueError:
-        raise UnreadableInputError(f"{path.name} is not JSON") from None
-    if not isinstance(found, dict):
-        raise UnreadableInputError(f"{path.name} is not what scaling_benchmark.py writes")
-    return found
 
 
 def _times(step_ms: Any) -> tuple[int, ...]:

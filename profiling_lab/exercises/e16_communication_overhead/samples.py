@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +16,7 @@ from profiling_lab.analysis.collectives.links import LinkFit, Links, load
 from profiling_lab.analysis.collectives.nccl_text import NcclChoice, NcclFacts, nccl_facts
 from profiling_lab.analysis.ranks import JobResult, LocalPool, ranks
 from profiling_lab.errors import NotEnoughDataError, UnreadableInputError
+from profiling_lab.exercises.job_facts import measurement
 
 MIB = 1 << 20
 REDUCE = "AllReduce"
@@ -108,7 +107,7 @@ def predicted_ms(facts: CommunicationFacts, bucket_bytes: int, sms: int) -> floa
 
 def communication_facts(path: Path) -> CommunicationFacts:
     """Raises UnreadableInputError or NotEnoughDataError, with a sentence for the learner."""
-    data = _read(path)
+    data = measurement(path, "communication_benchmark.py")
     try:
         names, lines = [str(name) for name in data["recordings"]], [str(line) for line in data["nccl"]]
         links, gpu = path.parent / str(data["links"]), str(data["gpu"])
@@ -123,17 +122,3 @@ def communication_facts(path: Path) -> CommunicationFacts:
     if len(facts.job.rows) != len(names) or not facts.job.step_ns:
         raise NotEnoughDataError(f"expected steps of {len(names)} ranks, found {len(facts.job.rows)}")
     return facts
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UnreadableInputError(
-            f"cannot read {path.name} ({error.strerror}): `profiling-lab exercise profile` makes it"
-        ) from None
-    except ValueError:
-        raise UnreadableInputError(f"{path.name} is not JSON") from None
-    if not isinstance(found, dict):
-        raise UnreadableInputError(f"{path.name} is not what communication_benchmark.py writes")
-    return found
