@@ -3,8 +3,8 @@
 
     python tools/multi_gpu/assemble_exercises.py raw/ --out recordings/ [--only multi-gpu-timeline]
 
-`--out` gets the folders of profiling_lab/exercises with what belongs there: recorded/starter_h100 and
-solution_h100 with a file for each rank, recorded/console.txt, solutions/answer.toml with the figures of these
+`--out` gets the folders of profiling_lab/exercises with what belongs there: recorded/starter_h200 and
+solution_h200 with a file for each rank, recorded/console.txt, solutions/answer.toml with the figures of these
 recordings. Copy it over profiling_lab/exercises. The end says for each exercise whether the planted cause is
 named, whether the solution's recordings are silent, and whether the grader accepts the worked answers.
 `--last ddp_starter=3` keeps the last steps only: for recordings of whole runs.
@@ -16,6 +16,7 @@ import argparse
 import gzip
 import importlib
 import json
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -32,7 +33,6 @@ from profiling_lab.rules import RULES
 from profiling_lab.rules.run import run
 from profiling_lab.trace import Trace
 
-STARTER, SOLUTION = "starter_h100", "solution_h100"
 TIMELINE, DISTRIBUTED, COLD = "multi-gpu-timeline", "distributed-profiling", "cold-collectives"
 Row = dict[str, Any]
 
@@ -53,7 +53,9 @@ JOBS = {
     DISTRIBUTED: (Job("ddp", "ddp", "train_ddp"), Job("fsdp2", "fsdp2", "train_fsdp", True)),
     COLD: (Job("cold", "", "run", True),),
 }
-ENDS = {STARTER: "starter", SOLUTION: "solution"}
+STARTER, SOLUTION = "starter", "solution"
+NOT_THE_PROGRAMS = re.compile(r"profiling-lab: |\S+\.py:\d+: \w*Warning: |  return func\(")
+"""in what is printed: our own words, and torch's warnings"""
 TRACES = "ddp_torch"
 """of torch.profiler: a folder in raw/"""
 
@@ -71,6 +73,16 @@ class Part:
     @property
     def recorded(self) -> Path:
         return self.out / workspace.RECORDED
+
+    @property
+    def ends(self) -> dict[str, str]:
+        """What starter and solution are called in raw/, and their folders in recorded/: starter_h200."""
+        name = Path(self.grade().STARTER).name
+        return {end: name.replace(STARTER, end) for end in (STARTER, SOLUTION)}
+
+    @property
+    def starter(self) -> Path:
+        return self.recorded / self.ends[STARTER]
 
     def grade(self) -> Any:
         return importlib.import_module(f"profiling_lab.exercises.{self.exercise.entry.package}.grade")
@@ -114,7 +126,9 @@ def assembled(part: Part, last: dict[str, int]) -> None:
     part.row["answers"] = right
     look(part)
     (part.recorded / "console.txt").write_text("\n".join(part.console))
-    after: Row = {} if part.exercise.slug == COLD else {"fix.after": f"{workspace.RECORDED}/{SOLUTION}"}
+    after: Row = (
+        {} if part.exercise.slug == COLD else {"fix.after": f"{workspace.RECORDED}/{part.ends[SOLUTION]}"}
+    )
     said = assembly.graded(part.exercise, part.out, after, lambda *of: after_repair(part, *of))
     print("\n".join((f"--- {part.exercise.label}, the worked answer:", *said)), flush=True)
     part.row["rejected"] = [line for line in said if line.startswith("FAILED")]
@@ -124,7 +138,7 @@ def assembled(part: Part, last: dict[str, int]) -> None:
 def keep(part: Part, last: dict[str, int]) -> None:
     """Small copies of what was recorded, and what the programs printed."""
     for job in JOBS[part.exercise.slug]:
-        for target, end in ENDS.items():
+        for end, target in part.ends.items():
             piece, sizes = f"{job.piece}_{end}", []
             for source in sorted(part.raw.glob(f"{piece}.rank*.sqlite")):
                 name = f"{source.name.replace(piece, job.name, 1)}.gz"
@@ -137,10 +151,10 @@ def keep(part: Part, last: dict[str, int]) -> None:
     traces = sorted((part.raw / TRACES).glob("trace.rank*.json.gz"))
     for source in traces:
         data = assembly.small_trace(gzip.decompress(source.read_bytes()))
-        assembly.written(part.recorded / STARTER / "torch" / source.name, data)
+        assembly.written(part.starter / "torch" / source.name, data)
     for printed in sorted(part.raw.glob("*.txt")):
         lines = printed.read_text(errors="replace").splitlines()
-        told = [line for line in lines if line.strip() and not line.startswith("profiling-lab: ")]
+        told = [line for line in lines if line.strip() and not NOT_THE_PROGRAMS.match(line)]
         if told:
             part.console.append("\n".join((f"{printed.stem}:", *told, "")))
     if (measured := part.raw / "cold_measured.json").is_file():
@@ -150,7 +164,7 @@ def keep(part: Part, last: dict[str, int]) -> None:
 def look(part: Part) -> None:
     """What the commands of README.md print, of starter and solution."""
     more = ("--by", "collective", "--limit", "6")
-    for end in ENDS:
+    for end in part.ends.values():
         for folder in sorted({path.parent for path in (part.recorded / end).rglob("*.gz")}):
             here = str(folder.relative_to(part.out))
             for words in (
@@ -177,8 +191,8 @@ def named(part: Part) -> bool:
     if not rules:
         return True
     told: dict[str, list[str]] = {}
-    for end in ENDS:
-        for path in sorted((part.recorded / end).glob("*.sqlite.gz")):
+    for end, folder in part.ends.items():
+        for path in sorted((part.recorded / folder).glob("*.sqlite.gz")):
             with Trace.open(path) as trace:
                 told.setdefault(end, []).append(",".join(f.rule for f in run(trace, RULES).findings))
     part.row["check"] = told
@@ -190,7 +204,7 @@ def named(part: Part) -> bool:
 
 
 def timeline(part: Part) -> Row:
-    facts = job_facts(part.recorded / STARTER)
+    facts = job_facts(part.starter)
     file, line = facts.line_of("Broadcast") or ("", 0)
     right = ncu_questions.right_answers(part.grade().QUESTIONS, facts)
     return {**right, "finding.file": file, "finding.line": line}
@@ -201,19 +215,19 @@ def distributed(part: Part) -> Row:
     right: Row = {}
     for planted in grade.JOBS:
         name = planted.name
-        facts = job_facts(part.recorded / STARTER / name)
+        facts = job_facts(part.starter / name)
         blame = grade.straggler(facts.job)
         if blame is None:
             raise LookupError(f"{name}: no straggler: {facts.job.verdict}")
         right |= ncu_questions.right_answers(grade.questions(name), facts.job)
         right |= dict(zip((f"{name}.file", f"{name}.line"), grade._line(blame), strict=True))
-    facts = job_facts(part.recorded / STARTER / grade.TORCH)
+    facts = job_facts(part.starter / grade.TORCH)
     return right | ncu_questions.right_answers(grade.TORCH_QUESTIONS, facts.job)
 
 
 def cold(part: Part) -> Row:
     grade = part.grade()
-    facts = grade.cold_facts(part.recorded / STARTER)
+    facts = grade.cold_facts(part.starter)
     file, line = facts.line or ("", 0)
     right = ncu_questions.right_answers(grade.QUESTIONS, facts)
     return {**right, "late.step": int(right["late.step"]), "late.file": file, "late.line": line}

@@ -26,7 +26,7 @@ from profiling_lab.trace.window import WindowSelection
 
 ENTRY = entry("cold-collectives")
 PROGRAM, REPAIRED = "cold_collectives.py", "bandwidth.py"
-STARTER = "recorded/starter_h100"
+STARTER = "recorded/starter_h200"
 RANKS = ("0", "1")
 FIRST, WARM_FROM = 0, 2
 """steps: with the making of the communicator; from which on all is warm"""

@@ -93,18 +93,19 @@ def test_worked_answers_are_those_of_the_recordings(
     said = capsys.readouterr().out
     assert f"{find(slug).label}: good" in said and "FAILED" not in said
     folder = tmp_path / find(slug).entry.package
+    starter = "starter_h200" if slug == "cold-collectives" else "starter_h100"
     files = {path.relative_to(folder / "recorded").as_posix() for path in (folder / "recorded").rglob("*.gz")}
     if slug == "distributed-profiling":
-        traces = {f"starter_h100/torch/trace.rank{rank}.json.gz" for rank in range(2)}
-        assert len(files) == 10 and {"starter_h100/fsdp2/train_fsdp.rank1.sqlite.gz", *traces} < files
+        traces = {f"{starter}/torch/trace.rank{rank}.json.gz" for rank in range(2)}
+        assert len(files) == 10 and {f"{starter}/fsdp2/train_fsdp.rank1.sqlite.gz", *traces} < files
     else:
-        kinds = ("starter_h100", "solution_h100")
+        kinds = (starter, starter.replace("starter", "solution"))
         assert files == {f"{kind}/run.rank{rank}.sqlite.gz" for kind in kinds for rank in range(2)}
     assert sum(path.stat().st_size for path in folder.rglob("*")) < 900_000
     console = (folder / "recorded" / "console.txt").read_text()
-    assert "$ profiling-lab ranks recorded/starter_h100" in console and str(tmp_path) not in console
+    assert f"$ profiling-lab ranks recorded/{starter}" in console and str(tmp_path) not in console
     # As it is when the folders are copied over those of the package.
-    given = answers.read(folder / "solutions").replaced({"trace": str(folder / "recorded" / "starter_h100")})
+    given = answers.read(folder / "solutions").replaced({"trace": str(folder / "recorded" / starter)})
     checks = find(slug).findings(tmp_path, given)
     assert {check.status for check in checks} == {CheckStatus.PASSED}, checks
 
