@@ -9,13 +9,13 @@ import pytest
 from sanitizer import assert_finds_nothing
 
 # A shape for every way to share a row: a warp, a block, a cluster, a long row; aligned and not; few rows and
-# more rows than blocks.
+# more rows than blocks; and packed rows, which need 1024 rows: split and not, the last step with fewer rows.
 PROGRAM = """
 import torch
 from profiling_lab.ops import layer_norm_gelu, layer_norm_gelu_residual
 
 SHAPES = ((3, 1), (9, 37), (300, 512), (70, 768), (40, 1000), (40, 1024), (300, 4096), (2, 4096), (40, 5120),
-          (20, 8192), (9, 16384), (5, 32768), (3, 20000))
+          (20, 8192), (9, 16384), (5, 32768), (3, 20000), (1030, 33), (1100, 520))
 for dtype in (torch.bfloat16, torch.float32):
     for rows, d in SHAPES:
         for offset in (0, 1):
