@@ -9,7 +9,7 @@ import pytest
 from sanitizer import assert_finds_nothing
 
 # A shape for every way to share a row: a warp, a block, a cluster, a long row; aligned and not; few rows and
-# more rows than blocks; and packed rows, which need 1024 rows.
+# more rows than blocks; and packed rows, which need 1024 rows: split and not, the last step with fewer rows.
 PROGRAM = """
 import torch
 from profiling_lab.ops import layer_norm_gelu, layer_norm_gelu_residual

@@ -121,6 +121,10 @@ __device__ __forceinline__ void packed_forward(const ForwardParams& params, cons
   for (int k = 0; k < Ring::kAhead; ++k) ring.request(steps, k, inputs);
   const typename Config::Weights weights(packing, reinterpret_cast<float4*>(shared), params.weight,
                                          params.bias, 1.0f);
+  // A last step has elements written by hand, by the lanes of one warp. __syncwarp and then the step's mbarrier order
+  // them before the reads, but racecheck follows only the lane that arrives there: where no block barrier of the loop
+  // lies in between, this one shows the order.
+  if (steps.count() <= Ring::kAhead) __syncthreads();
 
 #pragma unroll 1
   for (int k = 0; k < steps.count(); ++k, ring.advance()) {
