@@ -49,10 +49,10 @@ class Molecules(nn.Module):
         self.heads = nn.ModuleList(nn.Linear(width, 1) for _ in range(targets))
 
     def forward(self, kinds: torch.Tensor, places: torch.Tensor) -> list[torch.Tensor]:
-        near = -torch.cdist(places, places)[:, None]
+        near = -torch.cdist(places, places)[:, None].to(torch.bfloat16)
         x = self.kinds(kinds)
         for layer in self.layers:
-            x = layer(x, near.to(torch.bfloat16))
+            x = layer(x, near)
         whole = x.mean(dim=1)
         return [head(whole)[:, 0] for head in self.heads]
 

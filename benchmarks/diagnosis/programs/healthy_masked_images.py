@@ -56,7 +56,7 @@ class MaskedImages(nn.Module):
         order = torch.rand(rows, count, device=patches.device).argsort(dim=1)
         shown = order[:, : count // 4, None]
         picked = patches.gather(1, shown.expand(-1, -1, patches.shape[2]))
-        x = self.encoder(self.into(picked) + self.places[shown[..., 0]])
+        x = self.encoder(self.into(picked) + F.embedding(shown[..., 0], self.places))
         x = self.between(x)
         canvas = self.hidden.to(x.dtype).expand(rows, count, -1)
         canvas = canvas.scatter(1, shown.expand(-1, -1, x.shape[2]), x)

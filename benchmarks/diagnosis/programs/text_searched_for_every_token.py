@@ -25,7 +25,7 @@ def report(began: float, loss: torch.Tensor) -> None:
     print(f"step_ms {took_ms:.3f} loss {loss.detach().float().item():.6f}")
 
 
-NEW = 160 if DEVICE == "cuda" else 5
+NEW = 112 if DEVICE == "cuda" else 5
 """tokens of an answer at most"""
 
 
