@@ -107,7 +107,7 @@ def tensor_parallel(model, device):
     return model
 
 
-def deepspeed_engine(model, stage, batch, lr):
+def deepspeed_engine(model, stage, batch, lr, autocast):
     """ZeRO: stage 1 shards the optimizer's state, 2 the gradients too, 3 the weights too."""
     import deepspeed
 
@@ -120,6 +120,8 @@ def deepspeed_engine(model, stage, batch, lr):
             "train_micro_batch_size_per_gpu": batch,
             "zero_allow_untested_optimizer": True,
             "gradient_clipping": 0.0,  # it clips at 1 if nothing is said
+            # The engine turns an autocast around it off, unless its own is on.
+            "torch_autocast": {"enabled": autocast, "dtype": "bfloat16"},
             "zero_optimization": {
                 "stage": stage,
                 # So that a model has several buckets, however small it is.
@@ -166,6 +168,8 @@ def main(argv=None):
         dist.init_process_group("nccl" if on_gpu else "gloo")
     rank = dist.get_rank() if world > 1 else 0
 
+    autocast = args.autocast or on_gpu  # on GPUs the kernels of attention compute in 16 bits
+
     torch.manual_seed(0)
     model = Model(args.words, args.width, args.head_dim, args.blocks).to(device)
     if args.way == "ddp":
@@ -175,7 +179,7 @@ def main(argv=None):
     elif args.way == "tensor":
         model = tensor_parallel(model, device)
     if args.way.startswith("zero"):
-        model = deepspeed_engine(model, int(args.way[-1]), args.batch // parts, args.lr)
+        model = deepspeed_engine(model, int(args.way[-1]), args.batch // parts, args.lr, autocast)
         step, backward, optimizer = model.step, model.backward, None
     else:
         # foreach takes no DTensors together with plain tensors.
@@ -187,8 +191,7 @@ def main(argv=None):
     tokens = tokens.chunk(parts)[rank % parts].to(device)
     for number in range(args.steps):
         model.zero_grad()
-        # On GPUs the kernels of attention compute in 16 bits.
-        with torch.autocast(device.type, torch.bfloat16, enabled=args.autocast or on_gpu):
+        with torch.autocast(device.type, torch.bfloat16, enabled=autocast):
             scores = model(tokens[:, :-1])
             loss = F.cross_entropy(scores, tokens[:, 1:].flatten())
         backward(loss)
