@@ -17,7 +17,7 @@ from profiling_lab.exercises.ncu_questions import Name, Number
 
 ENTRY = entry("multi-gpu-scaling")
 PROGRAM, BENCHMARK = "train.py", "scaling_benchmark.py"
-RECORDED, SOLUTION = "recorded/starter_h100.json", "recorded/solution_h100.json"
+RECORDED, SOLUTION = "recorded/starter_h200.json", "recorded/solution_h200.json"
 GOAL = JobGoal(faster=1.2, steps=5, efficiency_frac=0.9, every_rank_returns=False)
 CAUSES = {
     "unequal work": "extra work of one rank",
