@@ -34,6 +34,8 @@ _MOST_FRAC = 0.8
 """of a GPU's time in kernels that others have too, how much must be slower by about the same factor"""
 _MORE = 1.2
 """times as many operations are more work"""
+_LAUNCH_NS = 100_000
+"""of the host for an operation of PyTorch, at most: a host that takes longer does something else, too"""
 _ERRORS = 3.0
 """standard errors by which a rank's work must exceed the others' on the mean of the steps"""
 _NONE = np.empty(0, dtype=np.intp)
@@ -100,7 +102,7 @@ class Suspects:
             changes = self._changes(rank, range(self._mine.shape[1]), (0, 1))
             gains = self._path.gains_ns(changes)
             blame = self._blame(rank, gains) if _often(gains, least_ns) else None
-            if blame is not None:
+            if blame is not None and blame.gain_ns >= least_ns:
                 found.append(blame)
         return tuple(sorted(found, key=lambda blame: (-blame.gain_ns, blame.rank)))
 
@@ -197,7 +199,7 @@ class Suspects:
         slower = self._slower(rank)
         if WORK[group] == GPU and slower > 1.0:
             return self._made(rank, SLOW_GPU, None, "", total, total, slower)
-        is_more = line is not None and self._launches(rank, line) > _MORE
+        is_more = line is not None and self._launches(rank, line) > _MORE and self._is_launching(rank, line)
         cause = UNEQUAL_WORK if WORK[group] == GPU or is_more else SLOW_HOST
         kind = path.doing(rank, line, group) if line is not None else None
         return self._made(rank, cause, line, KINDS[kind] if kind is not None else "", gain, total)
@@ -270,17 +272,21 @@ class Suspects:
 
     def _launches(self, rank: int, item: int) -> float:
         """How many times as many GPU operations a line has on a rank as on the others."""
-        path = self._path
+        others = [self._operations(r, item) for r in range(len(self._path.ranks)) if r != rank]
+        mine, median = self._operations(rank, item), float(np.median(others))
+        return mine / median if median else (np.inf if mine else 1.0)
 
-        def count(of: int) -> int:
-            rows = self._parts.get((of, item))
-            if rows is None:
-                return 0
-            return int(((path.work_of_part[rows] == 0) & (path.step_of_part[rows] >= 0)).sum())
+    def _is_launching(self, rank: int, item: int) -> bool:
+        """Whether a line's host time is no more than what its operations take to launch."""
+        host_ns = self._mine[rank, item, 1] * max(self._path.lengths, 1)
+        return bool(host_ns <= _LAUNCH_NS * self._operations(rank, item))
 
-        others = float(np.median([count(r) for r in range(len(path.ranks)) if r != rank]))
-        mine = count(rank)
-        return mine / others if others else (np.inf if mine else 1.0)
+    def _operations(self, rank: int, item: int) -> int:
+        """Of a line on the GPU, in all steps."""
+        rows = self._parts.get((rank, item))
+        if rows is None:
+            return 0
+        return int(((self._path.work_of_part[rows] == 0) & (self._path.step_of_part[rows] >= 0)).sum())
 
     def _slower(self, rank: int) -> float:
         """By which factor the kernels of a rank take longer for the same work, 1.0 where they do not."""

@@ -43,6 +43,8 @@ class PathFinding:
     """work of one rank that holds no step up"""
     shares: tuple[PathShare, ...]
     """what the path is made of, the largest first"""
+    unseen_ns: int = 0
+    """in CUDA graphs that were recorded as a whole, where steps have no collective outside of them"""
 
     @property
     def transfers_on_path_ns(self) -> int:
@@ -80,6 +82,7 @@ def find(ask: AskFor, rows: Sequence[RankRow], met: Meetings) -> PathFinding | s
         transfer_ns=int(path.gains_ns([(transfers, 0.0)]).mean()),
         hidden=suspects.hidden([blame.rank for blame in blames], HIDDEN_FRAC * path.step_ns),
         shares=path.shares(),
+        unseen_ns=0 if path.has_collectives else path.graphs_ns,
     )
 
 

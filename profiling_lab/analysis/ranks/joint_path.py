@@ -92,6 +92,17 @@ class JointPath:
         """Of each step the mean over ranks."""
         return np.asarray(np.diff(time_ns[self._moment] + self._to_ns, axis=1).mean(axis=0))
 
+    @property
+    def has_collectives(self) -> bool:
+        """Whether a step has any that is recorded as such."""
+        return bool((self.step_of_part[self.transfers] >= 0).any())
+
+    @property
+    def graphs_ns(self) -> int:
+        """What ranks do per step in CUDA graphs that were recorded as a whole, the mean of them."""
+        rows = (self.graph.parts.kind == Kind.GRAPH) & (self.step_of_part >= 0)
+        return int(self.graph.parts.ns[rows].sum() // max(self.lengths * len(self.ranks), 1))
+
     def gains_ns(self, changes: Sequence[tuple[Touched, float]]) -> npt.NDArray[np.float64]:
         """What each step would be shorter by with these changes."""
         if not changes:

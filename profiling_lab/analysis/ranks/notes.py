@@ -99,6 +99,11 @@ def of_path(found: PathFinding | str, rows: Sequence[RankRow]) -> tuple[str, ...
         "but no step would be shorter without it: something else sets the step"
         for each in found.hidden
     )
+    if found.unseen_ns:
+        hidden += (
+            f"{found.unseen_ns / 1e6:.3f} ms per step are in CUDA graphs that were recorded as a whole, with any "
+            "collectives in them: record with --graph-nodes",
+        )
     if len(found.ranks) == len(rows):
         return hidden
     return (*hidden, f"what sets the step was followed on {len(found.ranks)} of {len(rows):,} ranks")

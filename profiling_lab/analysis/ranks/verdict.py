@@ -28,6 +28,8 @@ TRANSFER_FRAC = 0.25
 """of a step that it would win without transfers, or of its path that they are, from which on they set it"""
 TRANSFER_GAIN_FRAC = 0.1
 """of a step that it would win without transfers, at least: else something else takes as long"""
+UNSEEN_FRAC = 0.5
+"""of a step that may be in CUDA graphs recorded as a whole: with more, and no collective, nothing is known"""
 EXPLAINS_FRAC = 0.5
 """of a straggler's extra time, what a line must account for to be named as the cause"""
 
@@ -81,6 +83,8 @@ def verdict(
         first, also = path.blames[0], path.blames[1:]
         excess = excess_of.get(first.rank)
         return JobVerdict("straggler", first.rank, first.gain_ns, excess, imbalance, False, first, also)
+    if path is not None and path.unseen_ns >= UNSEEN_FRAC * max(step_ns, 1):
+        return JobVerdict("unknown", None, 0, None, imbalance, False)
     if any(row.compared for row in rows):
         worst = max(rows, key=lambda row: (row.cost_ns, -row.rank))
         waits = _mean([row.exposed_wait_ns or 0 for row in rows])

@@ -47,6 +47,8 @@ def verdict_lines(result: JobResult) -> tuple[str, ...]:
         first = f"no straggler: ranks wait for each other {cost}, on average"
     elif found.kind == "balanced":
         first = "no rank takes noticeably longer than the others; no collective could be compared"
+    elif result.path is not None and result.path.unseen_ns:
+        first = "cannot tell: what ranks do in their CUDA graphs was not recorded"
     else:
         first = "cannot tell: fewer than two ranks have steps to compare"
     return (first, *_excess(result), balance)

@@ -208,7 +208,8 @@ def test_both_exercises_about_links(
         found = part.EXERCISE.findings(target, given)
         assert {check.status for check in found} == {CheckStatus.PASSED}, found
         console = (target / "recorded" / "console.txt").read_text()
-        assert "$ profiling-lab ranks starter_h100.rank0.sqlite" in console and str(tmp_path) not in console
+        first = f"{Path(part.RECORDED).stem}.rank0.sqlite"
+        assert f"$ profiling-lab ranks {first}" in console and str(tmp_path) not in console
         assert "| answer | on the H100 |" in (target / "solutions" / "analysis_notes.md").read_text()
     lines = [json.loads(line) for line in (tmp_path / "out/results/scaling.jsonl").read_text().splitlines()]
     solved = [each for each in lines if each["metric"] == "efficiency" and each["provider"] == "solution"]
