@@ -36,9 +36,7 @@ def worker(part: str, out: Path) -> Do:
 
     def do(case: Case) -> Any:
         try:
-            return (
-                _times(job, case) if part == "times" else _profile(job, case, _folder(out, "profiled", case))
-            )
+            return _times(job, case) if part == "times" else _profile(job, case, out)
         finally:
             job.end_program()
             job.barrier()
