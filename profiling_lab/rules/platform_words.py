@@ -5,19 +5,20 @@ from __future__ import annotations
 
 from profiling_lab.records import replace
 from profiling_lab.rules.finding import Abstain, RuleResult
-from profiling_lab.trace.platform import in_words_of
-from profiling_lab.trace.source import Tables
+from profiling_lab.trace.platform import replaced
+from profiling_lab.trace.platform_words import Words
 
 
-def in_words_of_the_platform(tables: Tables, result: RuleResult) -> RuleResult:
+def in_words_of_the_platform(words: Words, result: RuleResult) -> RuleResult:
+    """words: platform.words_of(trace)"""
     if isinstance(result, Abstain):
-        return Abstain(in_words_of(tables, result.reason), in_words_of(tables, result.to_record))
+        return Abstain(replaced(result.reason, words), replaced(result.to_record, words))
     return [
         replace(
             finding,
-            what=in_words_of(tables, finding.what),
-            cost_of=in_words_of(tables, finding.cost_of),
-            remedy=in_words_of(tables, finding.remedy),
+            what=replaced(finding.what, words),
+            cost_of=replaced(finding.cost_of, words),
+            remedy=replaced(finding.remedy, words),
         )
         for finding in result
     ]

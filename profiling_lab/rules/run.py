@@ -17,6 +17,7 @@ from profiling_lab.rules.settings import Settings
 from profiling_lab.rules.steady import StartUp, steady_part
 from profiling_lab.rules.view import View
 from profiling_lab.trace import Trace
+from profiling_lab.trace.platform import words_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ def run(
     view = View(trace, own, steps_by)
     view.report = report
     steps = len(view.steps) if view.steps else 0
+    words = words_of(trace)
     findings: list[Finding] = []
     silent: list[str] = []
     abstained: list[tuple[str, Abstain]] = []
@@ -72,7 +74,7 @@ def run(
             result: RuleResult = rule.check(view)
         except NotEnoughDataError as error:
             result = Abstain(str(error), LONGER)
-        result = in_words_of_the_platform(trace, result)
+        result = in_words_of_the_platform(words, result)
         if isinstance(result, Abstain):
             abstained.append((rule.name, result))
         elif result:

@@ -75,6 +75,7 @@ class View(LineNumbers):
         """of Nsight Compute, for the rules about counters"""
         self.settings: Mapping[str, float] = {}
         """the user's settings for the current rule, by threshold name"""
+        self._by_pattern: dict[str, Mask] = {}
 
     def __getitem__(self, threshold: Threshold) -> float:
         """The threshold's value: the user's setting, or the default."""
@@ -345,9 +346,13 @@ class View(LineNumbers):
         return np.asarray(self.attribution.call >= 0)
 
     def kernels_named(self, pattern: str) -> Mask:
-        """Per operation, whether it is a kernel whose full name matches."""
-        hits = [re.search(pattern, name) is not None for name in self.operations.names]
-        return np.asarray(self.kernels & np.array([*hits, False], dtype=bool)[self.operations.name])
+        """Per operation, whether it is a kernel whose full name matches. Rules share it: do not change it."""
+        if pattern not in self._by_pattern:
+            hits = [re.search(pattern, name) is not None for name in self.operations.names]
+            mask = np.asarray(self.kernels & np.array([*hits, False], dtype=bool)[self.operations.name])
+            mask.flags.writeable = False
+            self._by_pattern[pattern] = mask
+        return self._by_pattern[pattern]
 
     def named(self, *names: str) -> Mask:
         """Per operation, whether it has one of these names."""

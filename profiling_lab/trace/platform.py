@@ -34,21 +34,25 @@ def is_rocm(tables: Tables) -> bool:
 
 def in_words_of_rocm(text: str) -> str:
     """A sentence about CUDA, rewritten for ROCm."""
-    return _replaced(text, ROCM)
+    return replaced(text, ROCM)
 
 
 def in_words_of_jax(text: str) -> str:
     """A sentence about torch and its tools, rewritten for a program of JAX."""
-    return _replaced(text, XLA)
+    return replaced(text, XLA)
+
+
+def words_of(tables: Tables) -> Words:
+    """What is said instead of CUDA's words and its tools', for the recorder and the GPUs of this trace."""
+    return (*_BY_RECORDER.get(tables.recorder, ()), *(ROCM if is_rocm(tables) else ()))
 
 
 def in_words_of(tables: Tables, text: str) -> str:
     """A sentence about CUDA and its tools, rewritten for the recorder and the GPUs of this trace."""
-    text = _replaced(text, _BY_RECORDER.get(tables.recorder, ()))
-    return _replaced(text, ROCM) if is_rocm(tables) else text
+    return replaced(text, words_of(tables))
 
 
-def _replaced(text: str, words: Words) -> str:
+def replaced(text: str, words: Words) -> str:
     for pattern, other in words:
         text = re.sub(pattern, other, text)
     return text

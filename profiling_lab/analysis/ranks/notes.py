@@ -101,8 +101,8 @@ def of_path(found: PathFinding | str, rows: Sequence[RankRow]) -> tuple[str, ...
     )
     if found.unseen_ns:
         hidden += (
-            f"{found.unseen_ns / 1e6:.3f} ms per step are in CUDA graphs that were recorded as a whole, with any "
-            "collectives in them: record with --graph-nodes",
+            f"{found.unseen_ns / 1e6:.3f} ms per step are in CUDA graphs that were recorded as a whole, with "
+            "any collectives in them: record with --graph-nodes",
         )
     if len(found.ranks) == len(rows):
         return hidden
