@@ -19,7 +19,7 @@ from shared.job import Job
 
 WARM, SETTLE, ROUNDS = 4, 4, 4
 """steps before anything, steps after each change that are not timed, and how often each way is timed"""
-RECORDED, PROFILED = 10, 2
+RECORDED, PROFILED = 10, 4  # Holistic Trace Analysis leaves the first and the last one out
 BLOCK_S, MOST_STEPS, LEAST_STEPS = 0.25, 10, 4
 """how long the steps of one timing take about, and how many there are"""
 SAMPLE_HZ = 200

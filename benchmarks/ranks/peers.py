@@ -5,14 +5,17 @@
 
 OUT is a folder of run.py. VENV is an environment with HolisticTraceAnalysis and nsys-ai; this project needs
 neither. Holistic Trace Analysis reads the traces of torch.profiler: its straggler is the rank that
-`get_potential_stragglers` puts first in most steps; it always puts one first, and it names no line. Overlap
-and breakdown are what else it has of ranks. nsys-ai reads both of our recordings merged into one file, and
-answers with the first serious finding of `diagnose`; a rank or line counts if its text names it.
+`get_potential_stragglers` puts first in most steps; it always puts one first, and it names no line. It looks
+for kernels of NCCL by their name of before 2.19, ncclKernel, and fails on those of today, so they are renamed
+for it. Overlap and breakdown are what else it has of ranks. nsys-ai reads both of our recordings merged into
+one file, and answers with the first serious finding of `diagnose`; a rank or line counts if its text names
+it.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import os
 import re
@@ -99,7 +102,13 @@ def hta(out: Path, case: Case) -> Answer | None:
     traces = sorted((out / "profiled" / case.name).glob("rank*.json*"))
     if not traces:
         return None
-    text = _run(["python", "-c", HTA, *(str(trace.resolve()) for trace in traces)])
+    with tempfile.TemporaryDirectory() as folder:
+        renamed = [Path(folder, trace.name.removesuffix(".gz")) for trace in traces]
+        for trace, path in zip(traces, renamed, strict=True):
+            data = trace.read_bytes()
+            data = gzip.decompress(data) if trace.suffix == ".gz" else data
+            path.write_bytes(data.replace(b"ncclDevKernel", b"ncclKernel"))
+        text = _run(["python", "-c", HTA, *map(str, renamed)])
     match = re.search(r"(?m)^FOUND (.+)$", text)
     if match is None:
         return Answer(None, "gave up")
