@@ -20,7 +20,7 @@ from profiling_lab.rules.costs import host_blocked
 from profiling_lab.rules.finding import CALLS, LONGER, WORTH, Abstain, RuleResult, Threshold, ms
 from profiling_lab.rules.layout_copies import JOINING
 from profiling_lab.rules.rule import Rule, Time
-from profiling_lab.rules.view import F64, View
+from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I64, unique
 from profiling_lab.trace.cuda_calls import CudaCall
 
@@ -57,7 +57,7 @@ def check(view: View) -> RuleResult:
         if len(mine) < view[MANY] or blocked.total_ns < view[WORTH] * view.span_ns:
             continue
         place = view.call_place[blocked.calls]
-        in_line = np.bincount(place + 1, weights=blocked.each_ns)
+        in_line = np.bincount(place + 1, weights=blocked.each_ns).astype(np.int64)
         where = f" at {np.count_nonzero(in_line)} lines" if np.count_nonzero(in_line) > 1 else ""
         findings.append(
             view.finding(
@@ -76,7 +76,7 @@ def check(view: View) -> RuleResult:
     return findings
 
 
-def _growing(view: View, blocked_ns: F64) -> I64:
+def _growing(view: View, blocked_ns: I64) -> I64:
     """The copies of results that grow: the lines that copy them do most of the allocations and frees, because
     torch has to give back what it holds for a size that it has not held before. Room for all of it saves
     both. blocked_ns: by line number.

@@ -43,7 +43,7 @@ def _functions_around(view: View, rows: I64) -> set[int]:
 
 
 def function_of(frame: Frame) -> tuple[str, str]:
-    """File and name of a line's function. A comprehension has a frame of its own, and is a line of the function
+    """File and name of a line's function. A comprehension has a frame of its own, but belongs to the function
     around it.
     """
     return frame.file, _COMPREHENSION.sub("", frame.function)
