@@ -24,7 +24,7 @@ from profiling_lab.rules.launch_queue import launches_of, waits_between
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.attribution import Phase
-from profiling_lab.trace.columns import unique
+from profiling_lab.trace.columns import I64, unique
 
 SHORT = Threshold("short", "kernels take on average", 10_000, "ns, less than", "nsys-ai and TraceLens: 10 µs")
 MANY = Threshold("many", "launches from one line", 100, "at least", "nsys-ai")
@@ -78,11 +78,21 @@ def check(view: View) -> RuleResult:
                 rows=mine,
                 weight=duration,
                 remedy=REMEDY,
-                saving=fewer(mine, max(1 - WINS_FRAC, 0.0 if loop else pieces / max(len(launches), 1))),
+                saving=fewer(
+                    _with_copies(view, mine),
+                    max(1 - WINS_FRAC, 0.0 if loop else pieces / max(len(launches), 1)),
+                ),
                 elsewhere=bool(cut) and not loop,
             )
         )
     return findings or view.too_few_lines("that no line launches many tiny kernels") or ()
+
+
+def _with_copies(view: View, rows: I64) -> I64:
+    """And the short copies and memsets of their lines: a remedy launches as few of those."""
+    place, inside = view.operation_place, view.named("memcpy DtoD", "memset")
+    inside &= (view.operations.duration_ns < view[SHORT]) & (place >= 0) & np.isin(place, place[rows])
+    return np.union1d(rows, np.flatnonzero(inside))
 
 
 RULE = Rule(
