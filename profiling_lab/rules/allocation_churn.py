@@ -77,18 +77,16 @@ def check(view: View) -> RuleResult:
 
 
 def _growing(view: View, blocked_ns: I64) -> I64:
-    """The copies of results that grow: the lines that copy them do most of the allocations and frees, because
-    torch has to give back what it holds for a size that it has not held before. Room for all of it saves
-    both. blocked_ns: by line number.
+    """The copies of results that grow, if their lines allocate and free most: for a new size torch
+    gives back what it holds. Room for all of it saves both. blocked_ns: by line number.
     """
     copies = np.flatnonzero(view.kernels_named(JOINING) & (view.operation_place >= 0))
     place = view.operation_place[copies]
     frees = view.calls_of(*ALLOCATES) & view.called("Free")
     freeing = np.bincount(view.call_place[frees] + 1, minlength=view.lines + 1)[1:] > 0
     mine = [line for line in unique(place).tolist() if line < len(blocked_ns) and freeing[line]]
-    if blocked_ns[mine].sum() <= blocked_ns.sum() / 2:
-        return copies[:0]
-    return copies[np.isin(place, mine)]
+    most = 2 * int(blocked_ns[mine].sum()) > int(blocked_ns.sum())
+    return copies[np.isin(place, mine if most else [])]
 
 
 RULE = Rule(

@@ -16,7 +16,7 @@ import numpy as np
 
 from profiling_lab.analysis.critical_path.savings import fewer
 from profiling_lab.analysis.stats import grouped
-from profiling_lab.rules.callers import waiting_loops
+from profiling_lab.rules.callers import waiting_loops, with_copies
 from profiling_lab.rules.costs import gpu_time, host_blocked
 from profiling_lab.rules.finding import RuleResult, Threshold, ms
 from profiling_lab.rules.gap_pieces import copying_lines
@@ -24,7 +24,7 @@ from profiling_lab.rules.launch_queue import launches_of, waits_between
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.attribution import Phase
-from profiling_lab.trace.columns import I64, unique
+from profiling_lab.trace.columns import unique
 
 SHORT = Threshold("short", "kernels take on average", 10_000, "ns, less than", "nsys-ai and TraceLens: 10 µs")
 MANY = Threshold("many", "launches from one line", 100, "at least", "nsys-ai")
@@ -63,6 +63,7 @@ def check(view: View) -> RuleResult:
         line_idle_ns = np.append(idle_by_line, 0)[of_line] // np.bincount(of_line + 1)[of_line + 1]
         place, cut = view.hottest_line(mine, duration + line_idle_ns), ""
         cutting, pieces = waits_between(view, launches)
+        left = pieces / max(len(launches), 1)
         if len(launches) < view[FEW] * pieces or loop:
             place = view.place(loop[0] if loop else cutting)
             cut = f"; the host waits after every {len(launches) / pieces:.1f} of them, mostly at this line"
@@ -78,21 +79,11 @@ def check(view: View) -> RuleResult:
                 rows=mine,
                 weight=duration,
                 remedy=REMEDY,
-                saving=fewer(
-                    _with_copies(view, mine),
-                    max(1 - WINS_FRAC, 0.0 if loop else pieces / max(len(launches), 1)),
-                ),
+                saving=fewer(with_copies(view, mine, view[SHORT]), max(1 - WINS_FRAC, 0.0 if loop else left)),
                 elsewhere=bool(cut) and not loop,
             )
         )
     return findings or view.too_few_lines("that no line launches many tiny kernels") or ()
-
-
-def _with_copies(view: View, rows: I64) -> I64:
-    """And the short copies and memsets of their lines: a remedy launches as few of those."""
-    place, inside = view.operation_place, view.named("memcpy DtoD", "memset")
-    inside &= (view.operations.duration_ns < view[SHORT]) & (place >= 0) & np.isin(place, place[rows])
-    return np.union1d(rows, np.flatnonzero(inside))
 
 
 RULE = Rule(
