@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.analysis.critical_path.savings import Saving
+from profiling_lab.analysis.critical_path.savings import Saving, fewer
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.costs import host_blocked
 from profiling_lab.rules.finding import CALLS, LONGER, WORTH, Abstain, RuleResult, Threshold, ms
+from profiling_lab.rules.layout_copies import JOINING
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
+from profiling_lab.trace.columns import I64, unique
 from profiling_lab.trace.cuda_calls import CudaCall
 
 WARM_UP = Threshold(
@@ -55,7 +57,7 @@ def check(view: View) -> RuleResult:
         if len(mine) < view[MANY] or blocked.total_ns < view[WORTH] * view.span_ns:
             continue
         place = view.call_place[blocked.calls]
-        in_line = np.bincount(place + 1, weights=blocked.each_ns)
+        in_line = np.bincount(place + 1, weights=blocked.each_ns).astype(np.int64)
         where = f" at {np.count_nonzero(in_line)} lines" if np.count_nonzero(in_line) > 1 else ""
         findings.append(
             view.finding(
@@ -67,10 +69,24 @@ def check(view: View) -> RuleResult:
                 rows=blocked.calls,
                 weight=blocked.each_ns,
                 remedy=REMEDY,
-                saving=Saving(calls=all_rows[kind[all_rows] == kind[mine[0]]]),
+                saving=Saving(calls=all_rows[kind[all_rows] == kind[mine[0]]])
+                | fewer(_growing(view, in_line[1:])),
             )
         )
     return findings
+
+
+def _growing(view: View, blocked_ns: I64) -> I64:
+    """The copies of results that grow, if their lines allocate and free most: for a new size torch
+    gives back what it holds. Room for all of it saves both. blocked_ns: by line number.
+    """
+    copies = np.flatnonzero(view.kernels_named(JOINING) & (view.operation_place >= 0))
+    place = view.operation_place[copies]
+    frees = view.calls_of(*ALLOCATES) & view.called("Free")
+    freeing = np.bincount(view.call_place[frees] + 1, minlength=view.lines + 1)[1:] > 0
+    mine = [line for line in unique(place).tolist() if line < len(blocked_ns) and freeing[line]]
+    most = 2 * int(blocked_ns[mine].sum()) > int(blocked_ns.sum())
+    return copies[np.isin(place, mine if most else [])]
 
 
 RULE = Rule(

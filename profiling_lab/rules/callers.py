@@ -5,13 +5,17 @@ launches of a loop, whatever it calls.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
 
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.view import View
+from profiling_lab.trace import Frame
 from profiling_lab.trace.columns import I32, I64, unique
+
+_COMPREHENSION = re.compile(r"\.<locals>\.<(genexpr|listcomp|dictcomp|setcomp)>")
 
 
 def connected(view: View, rows: I64) -> Iterator[I64]:
@@ -38,14 +42,26 @@ def _functions_around(view: View, rows: I64) -> set[int]:
     return found
 
 
+def function_of(frame: Frame) -> tuple[str, str]:
+    """File and name of a line's function. A comprehension has a frame of its own, but belongs to the function
+    around it.
+    """
+    return frame.file, _COMPREHENSION.sub("", frame.function)
+
+
 def callers(view: View) -> set[tuple[str, str]]:
     """File and name of your functions in which others of them launched something."""
     stacks = view.trace.stacks
     own_row, found = stacks.own_rows(view.ownership), set[tuple[str, str]]()
     row = unique(own_row[view.attribution.stack])
-    while len(row := unique(own_row[stacks.parent[row[row > 0]]])) and row[-1] > 0:
-        frames = (stacks.frames[number] for number in unique(stacks.frame[row[row > 0]]).tolist())
-        found.update((frame.file, frame.function) for frame in frames)
+    while len(row := row[row > 0]):
+        around = own_row[stacks.parent[row]]
+        pairs = np.unique(np.stack([stacks.frame[row], stacks.frame[around]])[:, around > 0], axis=1)
+        for inner, outer in pairs.T.tolist():
+            inside, function = (stacks.frames[number] for number in (inner, outer))
+            if not (_COMPREHENSION.search(inside.function) and function_of(inside) == function_of(function)):
+                found.add((function.file, function.function))
+        row = unique(around)
     return found
 
 
@@ -79,3 +95,10 @@ def waiting_loops(view: View, rows: I64, passes: float) -> dict[int, int]:
         if line >= 0 and len(parts) >= passes:
             found[int(function)] = line
     return found
+
+
+def with_copies(view: View, rows: I64, short_ns: float) -> I64:
+    """These kernels, and the short copies and memsets of their lines: a remedy launches as few of those."""
+    place, inside = view.operation_place, view.named("memcpy DtoD", "memset")
+    inside &= (view.operations.duration_ns < short_ns) & (place >= 0) & np.isin(place, place[rows])
+    return np.union1d(rows, np.flatnonzero(inside))

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from profiling_lab.analysis.critical_path.savings import Saved, Saving
 from profiling_lab.errors import NotEnoughDataError
 from profiling_lab.records import replace
-from profiling_lab.rules.callers import callers
+from profiling_lab.rules.callers import callers, function_of
 from profiling_lab.rules.finding import Finding
 from profiling_lab.rules.fold import order
 from profiling_lab.rules.rule import Rule
@@ -62,7 +62,7 @@ def _with_their_work(view: View, findings: Sequence[Finding], rules: Mapping[str
 
     def works(finding: Finding) -> set[tuple[str, object]]:
         places = [place for place in (finding.place, finding.around) if place]
-        return {(p.file, p.line if (p.file, p.function) in leaving else p.function) for p in places}
+        return {(p.file, p.line if (p.file, p.function) in leaving else function_of(p)[1]) for p in places}
 
     known = [f for f in findings if rules[f.rule].of_host and f.saving]
     taken = set[tuple[str, object]]()

@@ -16,7 +16,7 @@ import numpy as np
 
 from profiling_lab.analysis.critical_path.savings import fewer
 from profiling_lab.analysis.stats import grouped
-from profiling_lab.rules.callers import waiting_loops
+from profiling_lab.rules.callers import waiting_loops, with_copies
 from profiling_lab.rules.costs import gpu_time, host_blocked
 from profiling_lab.rules.finding import RuleResult, Threshold, ms
 from profiling_lab.rules.gap_pieces import copying_lines
@@ -63,6 +63,7 @@ def check(view: View) -> RuleResult:
         line_idle_ns = np.append(idle_by_line, 0)[of_line] // np.bincount(of_line + 1)[of_line + 1]
         place, cut = view.hottest_line(mine, duration + line_idle_ns), ""
         cutting, pieces = waits_between(view, launches)
+        left = pieces / max(len(launches), 1)
         if len(launches) < view[FEW] * pieces or loop:
             place = view.place(loop[0] if loop else cutting)
             cut = f"; the host waits after every {len(launches) / pieces:.1f} of them, mostly at this line"
@@ -78,7 +79,7 @@ def check(view: View) -> RuleResult:
                 rows=mine,
                 weight=duration,
                 remedy=REMEDY,
-                saving=fewer(mine, max(1 - WINS_FRAC, 0.0 if loop else pieces / max(len(launches), 1))),
+                saving=fewer(with_copies(view, mine, view[SHORT]), max(1 - WINS_FRAC, 0.0 if loop else left)),
                 elsewhere=bool(cut) and not loop,
             )
         )

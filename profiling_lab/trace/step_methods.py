@@ -23,6 +23,10 @@ _OPTIMIZER_FILES = "/torch/optim/"
 # The least share of all launches that a repeating sequence must cover to count as steps.
 _LINES_KNOWN_FRAC = 0.9
 _PERIOD_COVERS_FRAC = 0.5
+# Steps that differ have about as many launches, and there are enough of them to say so.
+_LANDMARKS_COVER_FRAC = 0.8
+_MOST_APART = 2
+_ENOUGH_REPEATS = 5
 # The largest share of launches without a recorded call for which calls still give the order.
 _UNRECORDED_FRAC = 0.01
 
@@ -110,7 +114,9 @@ def _launches(trace: Tables, process: int) -> npt.NDArray[np.intp]:
 
 
 def repeated_steps(trace: Tables, process: int) -> Found | None:
-    """Repetitions of the sequence of (kernel, line), or of lines: sizes that grow need other kernels."""
+    """Repetitions of the sequence of (kernel, line), or of lines: sizes that grow need other kernels. Where
+    steps differ, as if branches are taken at random, from one of what all of them launch once to the next.
+    """
     operations, found = trace.operations, trace.attribution
     rows = np.flatnonzero(operations.process == process)
     launched = found.call[rows] >= 0
@@ -128,7 +134,19 @@ def repeated_steps(trace: Tables, process: int) -> Found | None:
     if steps is None and (own > 0).mean() >= _LINES_KNOWN_FRAC:
         turns = np.flatnonzero(np.append(True, own[1:] != own[:-1]))
         steps = _repetitions(dense(own[turns])[0], time_ns[turns], last_ns)
-    return steps
+    return steps or _landmarks(symbols, time_ns)
+
+
+def _landmarks(symbols: I32, time_ns: I64) -> Found | None:
+    """Between occurrences of the rarest symbol that comes again and again, after about as many others."""
+    order = np.argsort(symbols, kind="stable")
+    for at in sorted(np.split(order, np.flatnonzero(np.diff(symbols[order])) + 1), key=len):
+        if len(at) <= _ENOUGH_REPEATS or at[-1] - at[0] < _LANDMARKS_COVER_FRAC * len(symbols):
+            continue
+        apart, times = np.diff(at), time_ns[at]
+        if 1 < apart.min() >= apart.max() / _MOST_APART and (np.diff(times) > 0).all():
+            return times[:-1], times[1:], [f"step {i}" for i in range(1, len(at))]
+    return None
 
 
 def _repetitions(symbols: I32, time_ns: I64, last_ns: int) -> Found | None:

@@ -79,7 +79,7 @@ def step_windows(trace: Tables, steps_by: str | None = None, *, whole: bool = Fa
     steps_by: a regular expression; the NVTX ranges (or annotations) whose names it matches are the steps.
     Without it, in this order: ProfilerStep ranges; ranges named like a step (`training_step`, `iteration 3`);
     replays of a CUDA graph that does most of the work; from one optimizer.step to the next; the period of the
-    launches; the whole window as one step.
+    launches, or from one of what all steps launch once to the next; the whole window as one step.
     whole: the whole of a trace is one step, whatever the signs.
 
     Raises UsageError if `steps_by` is not a regular expression, NotEnoughDataError if no range matches it

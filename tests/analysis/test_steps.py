@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from builders import TraceBuilder
 
@@ -124,6 +125,33 @@ def test_without_lines_other_kernels_are_no_steps(tmp_path: Path) -> None:
     for step in range(6):
         builder.launch(f"embed_{step}", 1000).launch(f"gemm_{step}", 2000)
     assert steps_of(builder, tmp_path).sign == "window"
+
+
+def test_steps_that_differ_share_what_they_launch_once(tmp_path: Path) -> None:
+    """Branches are taken at random, and so often that no sequence of launches comes again."""
+    taken = np.random.default_rng(0).random((12, 30)) < 0.8
+    builder = TraceBuilder()
+    for step in taken.tolist():
+        for branch, runs in enumerate(step):
+            if runs:
+                builder.launch(f"k{branch % 3}", 1_000, stack=f"/app/net.py:{5 + branch % 2} forward")
+        builder.launch("mean", 1_000, stack="/app/net.py:9 predict")
+    result = steps_of(builder, tmp_path)
+    assert (result.sign, result.steps) == ("period", 11)
+
+
+def test_the_same_kernel_again_and_again_is_no_step(tmp_path: Path) -> None:
+    builder = TraceBuilder().launch("fill", 1_000)
+    for _ in range(30):
+        builder.launch("attend", 1_000)
+    assert steps_of(builder, tmp_path).sign == "window"
+
+
+def test_a_kernel_that_comes_at_any_time_is_no_sign_of_a_step(tmp_path: Path) -> None:
+    once = TraceBuilder()
+    for number in range(40):
+        once.launch("mean" if number in (0, 3, 4, 20, 21, 22, 39) else f"k{number}", 1_000)
+    assert steps_of(once, tmp_path).sign == "window"
 
 
 def test_without_any_sign_the_window_is_one_step(tmp_path: Path) -> None:

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from builders import Judge, TraceBuilder
 
-from profiling_lab.rules import Abstain
+from profiling_lab.rules import RULES, Abstain, run
 from profiling_lab.rules.allocation_churn import RULE
+from profiling_lab.trace import Trace
 
 
 def training(allocations: int, *, early: bool = False, api: str = "cudaMalloc_v3020") -> TraceBuilder:
@@ -59,3 +62,27 @@ def test_all_lines_are_one_finding(judge: Judge) -> None:
         builder.call("cudaHostAlloc_v3020", call_ns=50_000, stack="/app/data.py:3 load").gap(50_000)
     device, pinned = judge(RULE, builder.launch("k", 5_000))
     assert (device.events, pinned.events, pinned.place.line) == (8, 5, 3), "pinned memory has another remedy"
+
+
+def concatenating(frees_at: int) -> TraceBuilder:
+    """Each step a result is concatenated anew, 300 µs on the GPU, for which the host allocates and frees."""
+    builder = TraceBuilder()
+    for step in range(20):
+        begin_ns = builder.now_ns
+        for _ in range(10):
+            builder.launch("k", 20_000, stack="/app/a.py:3 main").gap(10_000)
+        builder.call("cudaFree_v3020", call_ns=200_000, stack=f"/app/a.py:{frees_at} append").gap(200_000)
+        builder.call("cudaMalloc_v3020", call_ns=100_000, stack="/app/a.py:7 append").gap(100_000)
+        builder.launch("CatArrayBatchedCopy<int>", 300_000, stack="/app/a.py:7 append").gap(10_000)
+        builder.range(f"training_step {step}", begin_ns, builder.now_ns)
+    return builder
+
+
+def test_room_for_a_growing_result_saves_its_copies_too(tmp_path: Path) -> None:
+    """But not if something else, as empty_cache(), gives back the memory of all lines."""
+    for frees_at, copies_go in ((7, True), (9, False)):
+        with Trace.open(concatenating(frees_at).write(tmp_path / f"{frees_at}.sqlite")) as trace:
+            (found,) = (f for f in run(trace, RULES).findings if f.rule == "allocation_churn")
+        assert found.saving is not None and found.gain_per_step_ns is not None
+        assert bool(len(found.saving.operations)) == copies_go
+        assert (found.gain_per_step_ns > 200_000) == copies_go, "the GPU is slower than the host"

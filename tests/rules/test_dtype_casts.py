@@ -64,6 +64,25 @@ def test_all_of_it_is_saved_where_nothing_is_trained(judge: Judge) -> None:
     assert saved(training) == 0.5
 
 
+def test_what_is_computed_between_two_casts_is_saved_with_them(judge: Judge) -> None:
+    """A weight of eight bits: cast, multiplied by its scale, and cast to the dtype of the product."""
+    scale = "void at::native::elementwise_kernel<128, 2, at::native::BinaryFunctor<float, float, float>>"
+    norm = "void at::native::vectorized_layer_norm_kernel<float>"
+    for between, goes in ((scale, True), (norm, False)):
+        builder = TraceBuilder().row("PYREC_META", name="autograd_link", value="on")
+        for _ in range(5):
+            builder.launch(scale, 9_000, stack="/app/model.py:1 f")
+            for line, kernel in ((2, CAST), (2, between), (5, CAST)):
+                builder.launch(kernel, 25_000, stack=f"/app/model.py:{line} f{line}")
+            builder.launch(GEMM, 100_000, stack="/app/model.py:5 f5")
+        one, other = judge(RULE, builder)
+        assert one.saving is not None and other.saving is not None
+        gone = [set(each.saving.operations.tolist()) for each in (one, other)]
+        expected = {5 * i + k for i in range(5) for k in (1, 2, 3)}
+        assert (gone[0] == gone[1] == expected) == goes and (gone[0].isdisjoint(gone[1])) == (not goes)
+        assert one.cost_ns == 5 * 25_000, "the cost is that of the casts"
+
+
 def test_silent_where_little_is_cast(judge: Judge) -> None:
     assert judge(RULE, program(CAST, 2_000)) == ()
 

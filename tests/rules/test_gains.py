@@ -158,3 +158,21 @@ def test_the_first_saving_of_an_exercise_is_what_its_solution_saves(exercise: st
     saved_ns = median_step_ns(starter) - median_step_ns(solution)
     predicted_ns = first_saves_ns(starter)
     assert 1 / RIGHT_WITHIN < predicted_ns / saved_ns < RIGHT_WITHIN, (predicted_ns, saved_ns)
+
+
+def test_lines_of_a_function_are_one_work_also_in_a_comprehension(tmp_path: Path) -> None:
+    """2 ms of host work at each of two lines of one function, which a remedy does away with together."""
+    rows, inside = "/app/a.py:9 main > /app/a.py:53 sample", "sample.<locals>.<genexpr>"
+    builder = TraceBuilder()
+    for step in range(12):
+        begin_ns = builder.now_ns
+        for line in (rows, f"/app/a.py:9 main > /app/a.py:54 sample > /app/a.py:54 {inside}"):
+            for tenth in range(1, 20):
+                builder.sample(builder.now_ns + tenth * 100 * US, line)
+            builder.gap(2_000 * US).launch("k", 20 * US, stack=line)
+        builder.launch("k", 100 * US, stack="/app/a.py:9 main").range(
+            f"training_step {step}", begin_ns, builder.now_ns
+        )
+    works = [f for f in checked(builder, tmp_path) if f.cause == "host_work"]
+    assert {f.place.line for f in works if f.place} == {53, 54}
+    assert works[0].gain_per_step_ns == pytest.approx(4_000 * US, rel=0.1)

@@ -25,6 +25,16 @@ def test_fires_on_a_loop_of_tiny_kernels(judge: Judge) -> None:
     assert "0.297 ms before them" in finding.what
 
 
+def test_short_copies_and_memsets_between_the_kernels_are_saved_with_them(judge: Judge) -> None:
+    builder = TraceBuilder()
+    for _ in range(100):
+        builder.launch("add", 2_000, stack=LINE).memset(1_000, stack=LINE)
+        builder.memset(1_000, stack="/app/other.py:3 f").memset(50_000, stack=LINE)
+    (finding,) = judge(RULE, builder)
+    assert finding.saving is not None and finding.events == 100
+    assert len(finding.saving.operations) == 2 * 100, "not the long ones, nor those of other lines"
+
+
 def test_silent_below_either_threshold(judge: Judge) -> None:
     assert judge(RULE, launches(99, 2_000)) == ()
     assert judge(RULE, launches(100, 10_000)) == ()
