@@ -54,13 +54,17 @@ def folded(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Findi
 
 
 def order(finding: Finding, rules: Mapping[str, Rule]) -> tuple[bool, float, str]:
-    """Symptoms, and what happened once, come after the causes that save something. Gains are right within a
-    factor: of two that differ by less, the one whose cause is specific tells more. What a remedy saves
-    besides the time that the rule is about is another rule's matter, and puts no finding before that one's.
+    """What saves little, and what happened once, comes last. Gains are right within a factor: of two that
+    differ by less, the one whose cause is specific tells more. A symptom that no cause explains comes before
+    causes that would not explain it wherever they were: they save less than that fraction of what it may
+    save. One that does not know what it may save comes last.
     """
     rule = rules[finding.rule]
-    saves_ns = finding.rank_ns if finding.gain_ns is None else min(finding.gain_ns, finding.rank_ns)
-    little = rule.symptom or finding.severity == "low" or finding.once
+    if rule.symptom:
+        little = finding.little or finding.saving is None
+        return little, -EXPLAINED_FRAC * finding.rank_ns, finding.rule
+    saves_ns = finding.rank_ns if finding.gain_ns is None else finding.gain_ns
+    little = finding.severity == "low" or finding.once
     return little, -saves_ns / (RIGHT_WITHIN if rule.generic else 1), finding.rule
 
 

@@ -156,6 +156,21 @@ def test_causes_worth_something_come_first_by_what_they_win() -> None:
     assert [finding.rule for finding in folded(findings, RULES)] == ["layout", "slow_math", "line", "waits"]
 
 
+def test_all_that_a_remedy_saves_counts() -> None:
+    """A read also costs the kernels that compute the value: more than the idle time that its rule counts."""
+    read = found("waits", 30, 3, gain_ns=100)
+    assert told(read, found("layout", 70, 6, gain_ns=70)) == [("waits", []), ("layout", [])]
+
+
+def test_an_unexplained_symptom_comes_before_causes_that_save_much_less() -> None:
+    line = found("line", 100, 3, "low", gpu_ns_by_line=((0, 100),), saving=fewer(np.array([1])))
+    for rank_ns, first in ((39, "line"), (41, "slow_math")):
+        cause = found("slow_math", rank_ns, 9, gpu_ns_by_line=((1, rank_ns),))
+        assert told(line, cause)[0] == (first, [])
+        assert told(replace(line, little=True), cause)[0] == ("slow_math", [])
+        assert told(replace(line, saving=None), cause)[0] == ("slow_math", [])
+
+
 def test_what_happened_once_comes_after_what_recurs() -> None:
     once = found("waits", 900, 4, once=True)
     assert [finding.rule for finding in folded([once, found("layout", 70, 6)], RULES)] == ["layout", "waits"]
