@@ -65,7 +65,12 @@ def order(finding: Finding, rules: Mapping[str, Rule]) -> tuple[bool, float, str
         return little, -EXPLAINED_FRAC * finding.rank_ns, finding.rule
     saves_ns = finding.rank_ns if finding.gain_ns is None else finding.gain_ns
     little = finding.severity == "low" or finding.once
-    return little, -saves_ns / (RIGHT_WITHIN if rule.generic else 1), finding.rule
+    return little, -saves_ns / (RIGHT_WITHIN if _is_generic(finding, rules) else 1), finding.rule
+
+
+def _is_generic(finding: Finding, rules: Mapping[str, Rule]) -> bool:
+    """A generic rule may know the cause of some of its findings."""
+    return rules[finding.rule].generic and finding.cause == finding.rule
 
 
 def _one_per_line(causes: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Finding]:
@@ -88,7 +93,7 @@ def _one_per_line(causes: Sequence[Finding], rules: Mapping[str, Rule]) -> list[
         else:
             one = kept[first]
             little = one.cause == HOST_WORK and one.rank_ns < EXPLAINED_FRAC * cause.rank_ns
-            if rules[cause.rule].generic and little:  # the host code between the launches, at one in many
+            if _is_generic(cause, rules) and little:  # the host code between the launches, at one in many
                 kept[first] = replace(cause, effects=(*cause.effects, one))
                 continue
             both = rules[cause.rule].adds or rules[one.rule].adds
@@ -114,7 +119,7 @@ def _saving(one: Finding, other: Finding, both: bool) -> Saving | None:
 
 def _says_little(cause: Finding, rules: Mapping[str, Rule]) -> bool:
     """Whether another cause at the same line, or the rule for this kind of idle time, is more specific."""
-    return rules[cause.rule].generic or (cause.cause != cause.rule and cause.cause in rules)
+    return _is_generic(cause, rules) or (cause.cause != cause.rule and cause.cause in rules)
 
 
 def _most_specific(symptoms: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Finding]:

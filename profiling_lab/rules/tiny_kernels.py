@@ -8,6 +8,9 @@ for room in the launch queue: their idle time is not counted, nor is that which 
 `sync_calls`, `implicit_sync`), nor that of lines that launch mostly copies (see `gap_cause`). If the host
 waits after every few of these launches, the line is that of most waits: neither a fused kernel nor a CUDA
 graph reaches over a wait. A line that waits again and again is a loop: functions that it calls belong to it.
+
+Launches of an optimizer that are not of many tensors each are a cause of their own, `unfused_optimizer`: it
+takes one argument to have a few of them for all parameters.
 """
 
 from __future__ import annotations
@@ -20,11 +23,13 @@ from profiling_lab.rules.callers import waiting_loops
 from profiling_lab.rules.costs import gpu_time, host_blocked
 from profiling_lab.rules.finding import RuleResult, Threshold, ms
 from profiling_lab.rules.gap_pieces import copying_lines
+from profiling_lab.rules.kernel_families import OF_MANY_TENSORS
 from profiling_lab.rules.launch_queue import launches_of, waits_between
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.attribution import Phase
 from profiling_lab.trace.columns import unique
+from profiling_lab.trace.phases import LinePhase
 
 SHORT = Threshold("short", "kernels take on average", 10_000, "ns, less than", "nsys-ai and TraceLens: 10 µs")
 MANY = Threshold("many", "launches from one line", 100, "at least", "nsys-ai")
@@ -33,6 +38,10 @@ FEW = Threshold("few", "launches between two waits of the host", 4, "on average,
 SHARE = Threshold("share", "GPU and idle time", 0.01, "of the recording, at least", "ours")
 WINS_FRAC = 0.7
 REMEDY = "fuse the operations (torch.compile, a custom kernel), batch them, or replay them as a CUDA graph"
+OF_OPTIMIZER = (
+    "update all parameters at once: fused=True or foreach=True of the torch optimizer, torch._foreach_* "
+    "functions in one of your own"
+)
 
 
 def check(view: View) -> RuleResult:
@@ -45,7 +54,9 @@ def check(view: View) -> RuleResult:
         function[function == called] = view.function_of_line[line]
     idle_by_line = np.where(copying_lines(view)[:-1], 0, view.launching_idle_by_line)
     findings = []
-    for number, mine in grouped(rows, function):
+    unfused = (view.attribution.line_phase == LinePhase.OPTIMIZER) & ~view.kernels_named(OF_MANY_TENSORS)
+    for part, mine in grouped(rows, 2 * function + unfused[rows]):
+        number, of_optimizer = divmod(part, 2)
         duration, launches = operations.duration_ns[mine], launches_of(view, mine)
         lines = unique(view.operation_place[mine])
         # Long calls load code or wait for room in the launch queue. Fewer launches do not shorten them.
@@ -77,7 +88,8 @@ def check(view: View) -> RuleResult:
                 place=place,
                 rows=mine,
                 weight=duration,
-                remedy=REMEDY,
+                remedy=OF_OPTIMIZER if of_optimizer else REMEDY,
+                cause="unfused_optimizer" if of_optimizer else "",
                 saving=fewer(mine, max(1 - WINS_FRAC, 0.0 if loop else pieces / max(len(launches), 1))),
                 elsewhere=bool(cut) and not loop,
             )

@@ -114,6 +114,12 @@ def test_of_gains_that_may_be_equal_the_specific_cause_comes_first() -> None:
     assert told(found("layout", 61, 4), found("waits", 60, 3)) == [("layout", []), ("waits", [])]
 
 
+def test_a_generic_rule_that_knows_the_cause_is_specific() -> None:
+    why = found("tiny", 65, 4, cause="why")
+    assert told(why, found("waits", 60, 3)) == [("tiny", []), ("waits", [])]
+    assert told(found("tiny", 65, 4), found("waits", 60, 3)) == [("waits", []), ("tiny", [])]
+
+
 def test_a_generic_cause_stays_where_it_is_more_than_the_host_code_between() -> None:
     assert told(found("tiny", 100, 3), found("waits", 40, 3, cause="host_work")) == [("waits", ["tiny"])]
     assert told(found("tiny", 100, 3), found("waits", 39, 3, cause="host_work")) == [("tiny", ["waits"])]
