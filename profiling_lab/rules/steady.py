@@ -62,7 +62,7 @@ def steady_part(trace: Trace, steps_by: str | None) -> tuple[Trace, StartUp | No
 
 def _gpu_frac_within(trace: Trace, steps: StepWindows) -> float:
     """The fraction of GPU time within the steps. Steps of a warm-up say nothing about what follows. Copies to
-    the GPU before them do not count: model and data are uploaded once, however little the steps do.
+    the GPU before enough steps do not count: model and data are uploaded once, however little a step does.
     """
     operations, inside, uploads = trace.operations, 0, 0
     to_gpu = operation_classes(operations) == OperationClass.HOST_TO_DEVICE
@@ -73,7 +73,8 @@ def _gpu_frac_within(trace: Trace, steps: StepWindows) -> float:
         hit = (at >= 0) & (operations.start_ns[rows] < steps.end_ns[mine[np.maximum(at, 0)]])
         inside += int(operations.duration_ns[rows[hit]].sum())
         uploads += int(operations.duration_ns[rows[(at < 0) & to_gpu[rows]]].sum())
-    return inside / max(int(operations.duration_ns.sum()) - uploads, 1)
+    counted_ns = int(operations.duration_ns.sum()) - (uploads if len(steps) >= ENOUGH_STEPS else 0)
+    return inside / max(counted_ns, 1)
 
 
 def _after_long_pauses(trace: Trace) -> tuple[Trace, StartUp | None]:
