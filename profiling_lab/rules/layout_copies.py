@@ -36,7 +36,7 @@ REMEDY = (
     "instead of cat, drop contiguous() if nothing needs it"
 )
 OF_WINDOWS = (
-    "unfold copies each element once for every window that holds it: a convolution (F.conv2d), a pooling or a "
+    "unfold copies an element once for every window that holds it: a convolution (F.conv2d), a pooling or a "
     "strided view (x.unfold) reads the windows where they are"
 )
 OF_CONVERSIONS = "convert model and input once to channels_last: .to(memory_format=torch.channels_last)"
