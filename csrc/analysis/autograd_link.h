@@ -27,7 +27,7 @@ enum class Match : uint8_t {
 // Properties of a launch; the bits of LaunchProbes::traits.
 enum Trait : uint8_t {
   kIsBackward = 1,        // runs in backward, although no node was recorded (a thread of the autograd engine)
-  kOwnStackAnswers = 2,   // forward code run again inside of backward (activation checkpointing)
+  kOwnStackAnswers = 2,   // forward run again in backward (activation checkpointing), or a hook
   kStartsBackward = 4,    // prepares a backward pass (the first gradient); makes no node
   kNodeMadeLate = 8,      // its node was made after its forward kernel (in-place operations on views)
   kFramesInsideNode = 16  // Python code ran inside the node: own frames say more than nothing

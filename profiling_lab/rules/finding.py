@@ -19,6 +19,14 @@ SEVERITIES: dict[Severity, float] = {"high": 0.15, "medium": 0.05, "low": 0.0}
 """the least share of the recording for each severity; nsys-ai uses the same shares"""
 
 
+def severity_of(ns: float, span_ns: int) -> Severity:
+    return next(name for name, share in SEVERITIES.items() if ns >= share * span_ns)
+
+
+def lower(one: Severity, other: Severity) -> Severity:
+    return max(one, other, key=list(SEVERITIES).index)
+
+
 @dataclass(frozen=True, slots=True)
 class Threshold:
     """A number that a rule compares with, and its source. Rules read it as `view[THRESHOLD]`, because
@@ -89,6 +97,8 @@ class Finding:
     """its operations are launched at other lines: this one's remedy does not save them"""
     once: bool = False
     """all of the cost is in one of many steps"""
+    little: bool = False
+    """what it may save is of low severity, also where the severity is low for another reason"""
     effects: tuple[Finding, ...] = ()
     """the findings that this one explains"""
     kernel: str = ""

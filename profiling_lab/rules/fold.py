@@ -54,14 +54,23 @@ def folded(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Findi
 
 
 def order(finding: Finding, rules: Mapping[str, Rule]) -> tuple[bool, float, str]:
-    """Symptoms, and what happened once, come after the causes that save something. Gains are right within a
-    factor: of two that differ by less, the one whose cause is specific tells more. What a remedy saves
-    besides the time that the rule is about is another rule's matter, and puts no finding before that one's.
+    """What saves little, and what happened once, comes last. Gains are right within a factor: of two that
+    differ by less, the one whose cause is specific tells more. A symptom that no cause explains comes before
+    causes that would not explain it wherever they were: they save less than that fraction of what it may
+    save. One that does not know what it may save comes last.
     """
     rule = rules[finding.rule]
-    saves_ns = finding.rank_ns if finding.gain_ns is None else min(finding.gain_ns, finding.rank_ns)
-    little = rule.symptom or finding.severity == "low" or finding.once
-    return little, -saves_ns / (RIGHT_WITHIN if rule.generic else 1), finding.rule
+    if rule.symptom:
+        little = finding.little or finding.saving is None
+        return little, -EXPLAINED_FRAC * finding.rank_ns, finding.rule
+    saves_ns = finding.rank_ns if finding.gain_ns is None else finding.gain_ns
+    little = finding.severity == "low" or finding.once
+    return little, -saves_ns / (RIGHT_WITHIN if _is_generic(finding, rules) else 1), finding.rule
+
+
+def _is_generic(finding: Finding, rules: Mapping[str, Rule]) -> bool:
+    """A generic rule may know the cause of some of its findings."""
+    return rules[finding.rule].generic and finding.cause == finding.rule
 
 
 def _one_per_line(causes: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Finding]:
@@ -84,7 +93,7 @@ def _one_per_line(causes: Sequence[Finding], rules: Mapping[str, Rule]) -> list[
         else:
             one = kept[first]
             little = one.cause == HOST_WORK and one.rank_ns < EXPLAINED_FRAC * cause.rank_ns
-            if rules[cause.rule].generic and little:  # the host code between the launches, at one in many
+            if _is_generic(cause, rules) and little:  # the host code between the launches, at one in many
                 kept[first] = replace(cause, effects=(*cause.effects, one))
                 continue
             both = rules[cause.rule].adds or rules[one.rule].adds
@@ -110,7 +119,7 @@ def _saving(one: Finding, other: Finding, both: bool) -> Saving | None:
 
 def _says_little(cause: Finding, rules: Mapping[str, Rule]) -> bool:
     """Whether another cause at the same line, or the rule for this kind of idle time, is more specific."""
-    return rules[cause.rule].generic or (cause.cause != cause.rule and cause.cause in rules)
+    return _is_generic(cause, rules) or (cause.cause != cause.rule and cause.cause in rules)
 
 
 def _most_specific(symptoms: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Finding]:

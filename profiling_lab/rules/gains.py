@@ -19,7 +19,7 @@ from profiling_lab.analysis.critical_path.savings import Saved, Saving
 from profiling_lab.errors import NotEnoughDataError
 from profiling_lab.records import replace
 from profiling_lab.rules.callers import callers, function_of
-from profiling_lab.rules.finding import Finding
+from profiling_lab.rules.finding import Finding, lower
 from profiling_lab.rules.fold import order
 from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
@@ -42,11 +42,18 @@ def with_gains(view: View, findings: Sequence[Finding], rules: Mapping[str, Rule
         won_ns = gains.of(finding.saving) if gains and finding.saving else None
         finding = replace(finding, at_most_per_step_ns=most_ns)
         if won_ns is not None and rules[finding.rule].symptom:
-            finding = replace(finding, at_most_per_step_ns=won_ns if steps else None)
-        elif won_ns is not None:
+            usual_ns = round((finding.wins_frac or 0) * won_ns * max(steps, 1))
             finding = replace(
                 finding,
-                gain_ns=min(won_ns * max(steps, 1), view.span_ns),
+                rank_ns=min(finding.rank_ns, usual_ns),
+                at_most_per_step_ns=won_ns if steps else None,
+            )
+        elif won_ns is not None:
+            gain_ns = min(won_ns * max(steps, 1), view.span_ns)
+            finding = replace(
+                finding,
+                gain_ns=gain_ns,
+                severity=lower(finding.severity, rules[finding.rule].severity(gain_ns, view.span_ns)),
                 gain_per_step_ns=won_ns if steps else None,
                 at_most_per_step_ns=max(won_ns, most_ns or 0) if steps else None,
             )

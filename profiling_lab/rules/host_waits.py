@@ -12,6 +12,7 @@ from profiling_lab.analysis.host.waits import VALUE_BYTES
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.callers import work_of_line
 from profiling_lab.rules.finding import Finding, Threshold, ms, percent
+from profiling_lab.rules.kernel_families import MATRIX
 from profiling_lab.rules.view import Mask, View
 from profiling_lab.trace.columns import I64, unique
 from profiling_lab.trace.cuda_calls import SYNCS
@@ -85,7 +86,8 @@ def wait_findings(view: View, calls: I64, what: str, remedy: str) -> list[Findin
 
 def made_for(view: View, waits: I64) -> I64:
     """The operations that only these waits need: copies of values to the host, and what their line launched
-    right before, to compute the values.
+    right before, to compute the values. Matrix products are the program's own work, and so is what comes
+    before them: a line that calls a library launches all of a model between two reads.
     """
     call = view.attribution.call
     copies = np.flatnonzero(
@@ -97,7 +99,8 @@ def made_for(view: View, waits: I64) -> I64:
     order = rows[np.lexsort((start_ns, thread))]
     ended = np.sort(view.calls.end_ns[view.waits])
     place, waited = view.operation_place[order], np.searchsorted(ended, view.calls.start_ns[call[order]])
-    same = np.stack([view.calls.thread[call[order]], place, waited])
+    product = view.kernels_named(MATRIX)[order]
+    same = np.stack([view.calls.thread[call[order]], place, waited, np.cumsum(product), product])
     run = np.zeros(len(view.operations), dtype=np.int64)
     run[order] = np.cumsum(np.append(True, (np.diff(same) != 0).any(axis=0))[: len(order)])
     return np.flatnonzero(view.has_call & np.isin(run, run[copies]) & (view.operation_place >= 0))

@@ -43,6 +43,9 @@ MEMORY_BOUND = (
 )
 """a few operations per element: memory-bound on every GPU"""
 
+OF_MANY_TENSORS = r"multi_tensor_apply"
+"""of a fused or foreach optimizer"""
+
 REARRANGING = (
     r"(?i)copy_kernel|CatArrayBatchedCopy|transpose|permute|nchwToNhwc|nhwcToNchw|contiguous|im2col|col2im"
 )

@@ -27,12 +27,13 @@ from profiling_lab.trace.columns import unique
 SHARE = Threshold(
     "share", "layout changes in one function", 0.03, "of the GPU time, from", "ours: one kernel in thirty"
 )
-NEEDED_SAVED_FRAC = 2 / 3
-JOINING = r"CatArrayBatchedCopy"
+NEEDED_SAVED_FRAC, MUCH_FRAC = 2 / 3, 1 / 3
+JOINING, WINDOWS = r"CatArrayBatchedCopy", r"(?i)im2col|col2im"
 REMEDY = (
     "keep one layout throughout (channels_last, or strides that the next kernel accepts), write into a slice "
     "instead of cat, drop contiguous() if nothing needs it"
 )
+OF_WINDOWS = "unfold copies each window: F.conv2d, a pooling or a view (x.unfold) reads them where they are"
 OF_CONVERSIONS = "convert model and input once to channels_last: .to(memory_format=torch.channels_last)"
 
 
@@ -62,7 +63,7 @@ def by_function(
     saved: per operation the fraction that the remedy saves.
     """
     duration, findings = view.operations.duration_ns, []
-    rows = np.flatnonzero(counted)
+    rows, windows = np.flatnonzero(counted), view.kernels_named(WINDOWS)
     for _, mine in grouped(rows, view.function_of_line[view.operation_place[rows]]):
         total_ns = int(duration[mine].sum())
         if total_ns < least_frac * view.gpu_ns:
@@ -70,6 +71,7 @@ def by_function(
         phases = set(view.attribution.phase[mine].tolist())
         both = ", forward and backward" if {Phase.FORWARD, Phase.BACKWARD} <= phases else ""
         lines = len(unique(view.operation_place[mine]))
+        of_windows = int(duration[mine[windows[mine]]].sum()) >= MUCH_FRAC * total_ns
         findings.append(
             view.finding(
                 f"{len(mine):,} {what}{f' at {lines} lines of one function' if lines > 1 else ''}: "
@@ -79,7 +81,7 @@ def by_function(
                 place=view.hottest_line(mine, duration[mine]),
                 rows=mine,
                 weight=duration[mine],
-                remedy=remedy,
+                remedy=OF_WINDOWS if of_windows else remedy,
                 confidence="medium",
                 wins_frac=float(saved[mine] @ duration[mine]) / total_ns,
                 saving=fewer(mine, 1 - saved[mine]),

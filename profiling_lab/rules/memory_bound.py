@@ -18,14 +18,20 @@ import numpy as np
 from profiling_lab.analysis.critical_path.savings import fewer
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import RuleResult, Threshold, ms, percent, where
-from profiling_lab.rules.kernel_families import KNOWN, MATRIX, MEMORY_BOUND, REARRANGING, names_tell_little
+from profiling_lab.rules.kernel_families import (
+    KNOWN,
+    MATRIX,
+    MEMORY_BOUND,
+    OF_MANY_TENSORS,
+    REARRANGING,
+    names_tell_little,
+)
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.small_grids import FILLED, small_grids
 from profiling_lab.rules.view import Mask, View
 from profiling_lab.trace.columns import I64
 
 SHARE = Threshold("share", "memory-bound kernels", 0.3, "of the GPU time, from", "ours: worth fusing")
-OF_MANY_TENSORS = r"multi_tensor_apply"
 REMEDY = "fuse them: torch.compile, or a fused op (layer_norm_gelu, a fused optimizer, SDPA)"
 
 

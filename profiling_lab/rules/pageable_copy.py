@@ -15,7 +15,7 @@ from profiling_lab.rules.copy_cost import COST_OF, copy_cost, pinned_saving
 from profiling_lab.rules.finding import MEMORY_KINDS, WORTH, Abstain, RuleResult, ms
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
-from profiling_lab.trace.columns import MemoryKind
+from profiling_lab.trace.columns import I64, MemoryKind
 
 REMEDY = (
     "pin the host memory (tensor.pin_memory(), DataLoader(pin_memory=True)), and copy with non_blocking=True"
@@ -52,10 +52,22 @@ def check(view: View) -> RuleResult:
                 rows=mine,
                 weight=cost.each_ns,
                 remedy=REMEDY,
-                saving=pinned_saving(view, mine),
+                saving=pinned_saving(view, np.append(mine, _brought_back(view, mine, rows))),
             )
         )
     return findings or view.too_few_calls(view.copies, "copies") or ()
+
+
+def _brought_back(view: View, mine: I64, rows: I64) -> I64:
+    """The copies to the device at other lines that bring back what these copied to the host, as saved tensors
+    are: memory that these lines pin is pinned there, too. All copies of such a line have sizes of these.
+    """
+    size_bytes, place = view.operations.size_bytes, view.operation_place
+    sent = mine[view.named("memcpy DtoH")[mine]]
+    other = rows[view.named("memcpy HtoD")[rows] & (place[rows] != place[mine[0]])]
+    known = np.isin(size_bytes[other], size_bytes[sent])
+    back = ~np.isin(place[other], place[other[~known]])
+    return np.asarray(other[back], dtype=np.int64)
 
 
 RULE = Rule(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from profiling_lab.records import dataclass
-from profiling_lab.rules.finding import RuleResult, Severity, Threshold
+from profiling_lab.rules.finding import SEVERITIES, RuleResult, Severity, Threshold, severity_of
 from profiling_lab.rules.view import View
 
 
@@ -47,3 +47,7 @@ class Rule:
     """what the rule finds is in healthy programs, too"""
     wins_frac: float = 1.0
     """the fraction of the cost that the remedy usually saves; it ranks findings until their gain is known"""
+
+    def severity(self, saves_ns: float, span_ns: int) -> Severity:
+        """Of what a finding of this rule saves."""
+        return min(severity_of(saves_ns, span_ns), self.severity_at_least, key=list(SEVERITIES).index)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from profiling_lab.analysis.ncu.report import Report
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.records import dataclass, replace
-from profiling_lab.rules.finding import LONGER, SEVERITIES, Abstain, Finding, RuleResult, Severity
+from profiling_lab.rules.finding import LONGER, Abstain, Finding, RuleResult, Severity, lower, severity_of
 from profiling_lab.rules.fold import folded
 from profiling_lab.rules.gains import with_gains
 from profiling_lab.rules.platform_words import in_words_of_the_platform
@@ -94,10 +94,9 @@ def _finished(finding: Finding, rule: Rule, span_ns: int) -> Finding:
         rule=rule.name,
         cause=finding.cause or rule.name,
         rank_ns=rank_ns,
-        severity=_lower(
-            min(_severity(rank_ns, span_ns), rule.severity_at_least, key=list(SEVERITIES).index),
-            _most(rule, finding.once),
-        ),
+        wins_frac=frac,
+        little=severity_of(rank_ns, span_ns) == "low",
+        severity=lower(rule.severity(rank_ns, span_ns), _most(rule, finding.once)),
     )
 
 
@@ -107,15 +106,7 @@ def _most(rule: Rule, once: bool) -> Severity:
     """
     if rule.symptom:
         return "low" if rule.time == Time.BUSY else "medium"
-    return _lower("medium", rule.severity_at_most) if once else rule.severity_at_most
-
-
-def _lower(one: Severity, other: Severity) -> Severity:
-    return max(one, other, key=list(SEVERITIES).index)
-
-
-def _severity(rank_ns: int, span_ns: int) -> Severity:
-    return next(name for name, share in SEVERITIES.items() if rank_ns >= share * span_ns)
+    return lower("medium", rule.severity_at_most) if once else rule.severity_at_most
 
 
 def select(

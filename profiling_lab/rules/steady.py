@@ -9,6 +9,7 @@ from profiling_lab.analysis.busy import Busy
 from profiling_lab.records import dataclass
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import median, unique
+from profiling_lab.trace.operation_classes import OperationClass, operation_classes
 from profiling_lab.trace.step_windows import StepWindows, step_windows
 from profiling_lab.trace.window import WindowSelection
 
@@ -60,15 +61,20 @@ def steady_part(trace: Trace, steps_by: str | None) -> tuple[Trace, StartUp | No
 
 
 def _gpu_frac_within(trace: Trace, steps: StepWindows) -> float:
-    """The fraction of GPU time within the steps. Steps of a warm-up say nothing about what follows."""
-    operations, inside = trace.operations, 0
+    """The fraction of GPU time within the steps. Steps of a warm-up say nothing about what follows. Copies to
+    the GPU before enough steps do not count: model and data are uploaded once, however little a step does.
+    """
+    operations, inside, uploads = trace.operations, 0, 0
+    to_gpu = operation_classes(operations) == OperationClass.HOST_TO_DEVICE
     for process in unique(steps.process).tolist():
         mine = np.flatnonzero(steps.process == process)
         rows = np.flatnonzero(operations.process == process)
         at = np.searchsorted(steps.start_ns[mine], operations.start_ns[rows], "right") - 1
         hit = (at >= 0) & (operations.start_ns[rows] < steps.end_ns[mine[np.maximum(at, 0)]])
         inside += int(operations.duration_ns[rows[hit]].sum())
-    return inside / max(int(operations.duration_ns.sum()), 1)
+        uploads += int(operations.duration_ns[rows[(at < 0) & to_gpu[rows]]].sum())
+    counted_ns = int(operations.duration_ns.sum()) - (uploads if len(steps) >= ENOUGH_STEPS else 0)
+    return inside / max(counted_ns, 1)
 
 
 def _after_long_pauses(trace: Trace) -> tuple[Trace, StartUp | None]:

@@ -6,8 +6,9 @@ line that costs most. All kernels of a CUDA graph are one launch. The cost is th
 plus the GPU's short idle times before them; fusion saves most of that. Calls that take long load code or wait
 for room in the launch queue: their idle time is not counted, nor is that which a wait of the host costs (see
 `sync_calls`, `implicit_sync`), nor that of lines that launch mostly copies (see `gap_cause`). If the host
-waits after every few of these launches, the line is that of most waits: neither a fused kernel nor a CUDA
-graph reaches over a wait. A line that waits again and again is a loop: functions that it calls belong to it.
+waits after every few of these launches, the line is that of most waits: neither a fused kernel nor a graph
+reaches over a wait. A line that waits again and again is a loop: functions that it calls belong to it. An
+optimizer's launches that are not of many tensors each are a cause of their own, `unfused_optimizer`.
 """
 
 from __future__ import annotations
@@ -16,15 +17,18 @@ import numpy as np
 
 from profiling_lab.analysis.critical_path.savings import fewer
 from profiling_lab.analysis.stats import grouped
-from profiling_lab.rules.callers import waiting_loops, with_copies
+from profiling_lab.rules.callers import with_copies
 from profiling_lab.rules.costs import gpu_time, host_blocked
 from profiling_lab.rules.finding import RuleResult, Threshold, ms
 from profiling_lab.rules.gap_pieces import copying_lines
-from profiling_lab.rules.launch_queue import launches_of, waits_between
+from profiling_lab.rules.kernel_families import OF_MANY_TENSORS
+from profiling_lab.rules.launch_loops import by_function, cut_by_waits, hottest
+from profiling_lab.rules.launch_queue import launches_of
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.attribution import Phase
 from profiling_lab.trace.columns import unique
+from profiling_lab.trace.phases import LinePhase
 
 SHORT = Threshold("short", "kernels take on average", 10_000, "ns, less than", "nsys-ai and TraceLens: 10 µs")
 MANY = Threshold("many", "launches from one line", 100, "at least", "nsys-ai")
@@ -33,20 +37,22 @@ FEW = Threshold("few", "launches between two waits of the host", 4, "on average,
 SHARE = Threshold("share", "GPU and idle time", 0.01, "of the recording, at least", "ours")
 WINS_FRAC = 0.7
 REMEDY = "fuse the operations (torch.compile, a custom kernel), batch them, or replay them as a CUDA graph"
+OF_OPTIMIZER = (
+    "update all parameters at once: fused=True or foreach=True, torch._foreach_* in one of your own"
+)
 
 
 def check(view: View) -> RuleResult:
-    operations = view.operations
     gpu_time_ns, count = view.kernels_by_line()
     candidates = np.flatnonzero((count >= view[MANY]) & (gpu_time_ns < view[SHORT] * count))
     rows = np.flatnonzero(view.kernels & np.isin(view.operation_place, candidates))
-    function, loops = view.function_of_line[view.operation_place[rows]], waiting_loops(view, rows, view[MANY])
-    for called, line in loops.items():
-        function[function == called] = view.function_of_line[line]
+    function, loops = by_function(view, rows, view[MANY])
     idle_by_line = np.where(copying_lines(view)[:-1], 0, view.launching_idle_by_line)
     findings = []
-    for number, mine in grouped(rows, function):
-        duration, launches = operations.duration_ns[mine], launches_of(view, mine)
+    unfused = (view.attribution.line_phase == LinePhase.OPTIMIZER) & ~view.kernels_named(OF_MANY_TENSORS)
+    for part, mine in grouped(rows, 2 * function + unfused[rows]):
+        number, of_optimizer = divmod(part, 2)
+        duration, launches = view.operations.duration_ns[mine], launches_of(view, mine)
         lines = unique(view.operation_place[mine])
         # Long calls load code or wait for room in the launch queue. Fewer launches do not shorten them.
         quick = launches[view.calls.end_ns[launches] - view.calls.start_ns[launches] < view[SLOW_CALL]]
@@ -59,14 +65,8 @@ def check(view: View) -> RuleResult:
         backward = (view.attribution.phase[mine] == Phase.BACKWARD).any()
         loop = [line for line in loops.values() if view.function_of_line[line] == number]
         functions = "a loop and what it calls" if loop else "one function"
-        of_line = view.operation_place[mine]
-        line_idle_ns = np.append(idle_by_line, 0)[of_line] // np.bincount(of_line + 1)[of_line + 1]
-        place, cut = view.hottest_line(mine, duration + line_idle_ns), ""
-        cutting, pieces = waits_between(view, launches)
-        left = pieces / max(len(launches), 1)
-        if len(launches) < view[FEW] * pieces or loop:
-            place = view.place(loop[0] if loop else cutting)
-            cut = f"; the host waits after every {len(launches) / pieces:.1f} of them, mostly at this line"
+        place, cut, left = cut_by_waits(view, launches, loop[0] if loop else None, view[FEW])
+        place = place if cut else hottest(view, mine, duration, idle_by_line)
         findings.append(
             view.finding(
                 what=f"{len(mine):,} kernels of {duration.mean() / 1000:.1f} µs on average"
@@ -78,7 +78,8 @@ def check(view: View) -> RuleResult:
                 place=place,
                 rows=mine,
                 weight=duration,
-                remedy=REMEDY,
+                remedy=OF_OPTIMIZER if of_optimizer else REMEDY,
+                cause="unfused_optimizer" if of_optimizer else "",
                 saving=fewer(with_copies(view, mine, view[SHORT]), max(1 - WINS_FRAC, 0.0 if loop else left)),
                 elsewhere=bool(cut) and not loop,
             )

@@ -421,7 +421,7 @@ class View(LineNumbers):
             remedy=remedy,
             confidence=confidence,
             cause=cause,
-            once=once,
+            once=once or self.in_one_step(self._table(table).start_ns[rows], weight),
             wins_frac=wins_frac,
             saving=saving,
             elsewhere=elsewhere,
@@ -463,7 +463,7 @@ class View(LineNumbers):
     def in_one_step(self, start_ns: I64, weight: I64) -> bool:
         """Whether one of many steps has all of the weight of events that start at these times."""
         steps = self.steps
-        if steps is None or len(steps) < MANY_STEPS or len(unique(steps.process)) > 1:
+        if steps is None or len(steps) < MANY_STEPS or len(unique(steps.process)) > 1 or not weight.any():
             return False
         step = np.searchsorted(steps.start_ns, start_ns, "right")  # 0: before the first
         in_step = np.bincount(step, weights=weight, minlength=2)[1:]

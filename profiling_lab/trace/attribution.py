@@ -95,15 +95,15 @@ def attribute(operations: Operations, calls: Calls, ranges: Ranges, stacks: Stac
 
 
 def _with_own_lines(calls: Calls, stacks: Stacks) -> U8:
-    """The traits of the calls. Two kinds of calls use the line in their own stack, in backward too:
+    """The traits of the calls. Three kinds of calls use the line in their own stack, in backward too:
 
     recomputed forward, if the stack has a line inside the checkpoint (the checkpoint's own work gets the
-    node's line); and generated code that knows the forward line of each kernel, while the node is that of a
-    whole compiled region.
+    node's line); generated code that knows the forward line of each kernel, while the node is that of a
+    whole compiled region; and the user's hooks, which do other work than the node that they wait for.
     """
     recomputes = stacks.recomputes()
     again = recomputes & recomputes[stacks.own_rows(Ownership())]
-    answers = (again | stacks.tells_origin())[calls.stack]
+    answers = (again | stacks.tells_origin() | (stacks.in_hook() & ~recomputes))[calls.stack]
     return (calls.traits | np.where(answers, Trait.OWN_STACK_ANSWERS, 0)).astype(np.uint8)
 
 

@@ -140,6 +140,10 @@ XLA: Words = (
     (r"replay them as a CUDA graph", "run them in command buffers (--xla_gpu_enable_command_buffer)"),
     (r"\(torch\.compile, a custom kernel\)", "(one jax.jit around them, a Pallas kernel)"),
     (r"\(torch\.compile\)", "(one jax.jit around them)"),
+    (
+        r"fused=True or foreach=True, torch\._foreach_\* in one of your own",
+        "one jax.jit around the optimizer's update",
+    ),
     (r"fuse them: torch\.compile, or a fused op \([^)]*\)", "fuse them: one jax.jit, or a Pallas kernel"),
     (
         r"in torch, find the tensors whose sizes change, drop torch\.cuda\.empty_cache\(\), or set \S+",

@@ -20,6 +20,7 @@ from profiling_lab.trace.ownership import INDUCTOR, Ownership
 _ENGINE_FILES = ("torch/autograd/graph.py", "torch/autograd/__init__.py")
 _ENGINE_FUNCTIONS = ("_engine_run_backward", "_make_grads", "backward", "grad")
 _CHECKPOINT = "torch/utils/checkpoint.py"
+_FUNCTION = "torch/autograd/function.py"
 _OPTIMIZER = re.compile(r"(^|/)torch/(distributed/)?optim/")
 
 
@@ -109,6 +110,16 @@ class Stacks:
         checkpointing): its frames pass through the checkpoint, inside the engine.
         """
         return self.inside_engine(self.passes_through((_CHECKPOINT,)))
+
+    def in_hook(self) -> npt.NDArray[np.bool_]:
+        """Per stack, whether a launch in backward with it is that of a hook: a line of the user inside the
+        engine, but not of an autograd.Function, whose backward belongs to its forward line.
+        """
+        own = self.own_rows(Ownership())
+        function = self.nearest(
+            lambda f: f.file.endswith(_FUNCTION) or f.function.split(".")[-1] == "backward"
+        )
+        return np.asarray(self.inside_engine(own) & ~self.inside_engine(function))
 
     def tells_origin(self) -> npt.NDArray[np.bool_]:
         """Per stack, whether it has the program line from which the running code was generated

@@ -158,13 +158,32 @@ def test_python_inside_of_a_hook_is_better_than_nothing(tmp_path: Path) -> None:
     assert times(ask(builder, tmp_path)) == {"/app/hooks.py:5": (0, 30), "/app/model.py:4": (10, 0)}
 
 
+def test_a_hook_of_a_tensor_is_charged_to_its_own_line(tmp_path: Path) -> None:
+    """It runs inside a node that has a forward line, on the engine's thread or on that of `backward()`."""
+    builder = TraceBuilder().launch("x", 1, stack="/app/train.py:1 main", peek=0)
+    builder.launch("gemm", 10, stack=LINEAR, peek=1)
+    in_node = {"node": 0, "node_name": "MmBackward0", "peek": 1}
+    hook = "/app/train.py:8 main.<locals>.<lambda> > /app/board.py:5 Board.add"
+    builder.launch("count", 30, stack=hook, thread=2, **in_node)
+    engine = f"/app/train.py:7 main > {PACKAGE}/autograd/graph.py:800 _engine_run_backward"
+    builder.launch("count", 40, stack=f"{engine} > {hook}", **in_node)
+    builder.launch("bwd", 20, thread=2, **in_node)
+    assert times(ask(builder, tmp_path)) == {
+        "/app/board.py:5": (0, 70),
+        "/app/model.py:4": (10, 20),
+        "/app/train.py:1": (1, 0),
+    }
+
+
 def test_a_custom_function_is_charged_to_its_forward(tmp_path: Path) -> None:
     builder = TraceBuilder().launch("x", 1, stack="/app/train.py:1 main", peek=0)
     builder.launch("fwd", 10, stack="/app/train.py:5 main > /app/swish.py:3 Swish.forward", peek=1)
     builder.launch(
         "bwd", 20, stack="/app/swish.py:9 Swish.backward", thread=2, node=0, node_name="SwishBackward", peek=0
     )
-    assert times(ask(builder, tmp_path))["/app/swish.py:3"] == (10, 20)
+    helper = f"{PACKAGE}/autograd/function.py:300 BackwardCFunction.apply > /app/swish.py:12 slope"
+    builder.launch("bwd", 30, stack=helper, thread=2, node=0, node_name="SwishBackward", peek=0)
+    assert times(ask(builder, tmp_path))["/app/swish.py:3"] == (10, 50)
 
 
 def test_recomputed_layers_are_charged_to_their_own_line(tmp_path: Path) -> None:

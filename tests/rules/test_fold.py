@@ -114,6 +114,12 @@ def test_of_gains_that_may_be_equal_the_specific_cause_comes_first() -> None:
     assert told(found("layout", 61, 4), found("waits", 60, 3)) == [("layout", []), ("waits", [])]
 
 
+def test_a_generic_rule_that_knows_the_cause_is_specific() -> None:
+    why = found("tiny", 65, 4, cause="why")
+    assert told(why, found("waits", 60, 3)) == [("tiny", []), ("waits", [])]
+    assert told(found("tiny", 65, 4), found("waits", 60, 3)) == [("waits", []), ("tiny", [])]
+
+
 def test_a_generic_cause_stays_where_it_is_more_than_the_host_code_between() -> None:
     assert told(found("tiny", 100, 3), found("waits", 40, 3, cause="host_work")) == [("waits", ["tiny"])]
     assert told(found("tiny", 100, 3), found("waits", 39, 3, cause="host_work")) == [("tiny", ["waits"])]
@@ -154,6 +160,21 @@ def test_causes_worth_something_come_first_by_what_they_win() -> None:
         found("layout", 70, 6, gpu_ns_by_line=((2, 70),)),
     ]
     assert [finding.rule for finding in folded(findings, RULES)] == ["layout", "slow_math", "line", "waits"]
+
+
+def test_all_that_a_remedy_saves_counts() -> None:
+    """A read also costs the kernels that compute the value: more than the idle time that its rule counts."""
+    read = found("waits", 30, 3, gain_ns=100)
+    assert told(read, found("layout", 70, 6, gain_ns=70)) == [("waits", []), ("layout", [])]
+
+
+def test_an_unexplained_symptom_comes_before_causes_that_save_much_less() -> None:
+    line = found("line", 100, 3, "low", gpu_ns_by_line=((0, 100),), saving=fewer(np.array([1])))
+    for rank_ns, first in ((39, "line"), (41, "slow_math")):
+        cause = found("slow_math", rank_ns, 9, gpu_ns_by_line=((1, rank_ns),))
+        assert told(line, cause)[0] == (first, [])
+        assert told(replace(line, little=True), cause)[0] == ("slow_math", [])
+        assert told(replace(line, saving=None), cause)[0] == ("slow_math", [])
 
 
 def test_what_happened_once_comes_after_what_recurs() -> None:

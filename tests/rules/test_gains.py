@@ -81,6 +81,25 @@ def test_a_faster_kernel_saves_nothing_where_the_host_is_slower(tmp_path: Path) 
             assert (found.at_most_per_step_ns or 0) >= found.gain_per_step_ns
 
 
+def test_what_saves_nothing_is_not_severe(tmp_path: Path) -> None:
+    for dispatch_ns, severity in ((0, "high"), (60 * US, "low")):
+        (found,) = [f for f in checked(slow_products(dispatch_ns), tmp_path) if f.rule == "tensor_cores"]
+        assert (found.severity, found.cost_ns) == (severity, 11 * 40 * 20 * US)
+
+
+def test_a_dominant_line_is_ranked_by_what_the_steps_would_win(tmp_path: Path) -> None:
+    """Where the host sets the pace that is nothing, however much of the GPU's time the line takes."""
+    for pause_ns, wins in ((0, True), (2_000 * US, False)):
+        builder = TraceBuilder()
+        for step in range(12):
+            begin_ns = builder.now_ns
+            builder.launch("my_kernel", 900 * US, stack="/app/a.py:7 f").gap(pause_ns)
+            builder.launch("k", 90 * US, stack="/app/a.py:8 f")
+            builder.range(f"training_step {step}", begin_ns, builder.now_ns)
+        (found,) = [f for f in checked(builder, tmp_path) if f.rule == "dominant_line"]
+        assert (found.rank_ns > 12 * 500 * US) is wins, found
+
+
 def test_a_symptom_knows_only_the_most(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for step in range(12):

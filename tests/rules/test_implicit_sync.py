@@ -58,6 +58,19 @@ def test_a_read_begins_with_its_copy(judge: Judge) -> None:
     assert finding.cost_ns == 20 * 7_000, "5 µs to the wait, and 2 µs in it"
 
 
+def test_products_before_a_read_are_not_made_for_it(judge: Judge) -> None:
+    """A line that calls a library launches a whole model, and then what computes the value."""
+    builder = TraceBuilder()
+    for _ in range(3):
+        for kernel in ("cast", "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_NNT", "compare", "all"):
+            builder.launch(kernel, 50_000, stack=LINE)
+        builder.copy("DtoH", 1_000, size_bytes=4, stack=LINE).call(WAIT, call_ns=190_000, stack=LINE)
+        builder.gap(200_000)
+    (finding,) = judge(RULE, builder)
+    kernels, copies = [2, 3, 6, 7, 10, 11], [12, 13, 14]
+    assert finding.saving.operations.tolist() == kernels + copies
+
+
 def test_a_read_in_backward_is_that_of_the_forward_line(judge: Judge) -> None:
     """A mask as an index counts its rows again in backward, on autograd's thread, which has no stack."""
     builder = TraceBuilder()

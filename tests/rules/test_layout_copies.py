@@ -41,6 +41,15 @@ def test_fires_for_copies_within_the_gpu(judge: Judge) -> None:
     assert finding.place.line == 9
 
 
+def test_unfolded_windows_have_a_remedy_of_their_own(judge: Judge) -> None:
+    for unfold_ns, remedy in ((20_000, "F.conv2d"), (10_000, "channels_last")):
+        builder = program(COPY, 30_000)
+        for kernel in ("im2col_kernel<c10::BFloat16>", "col2im_batched_kernel<c10::BFloat16>"):
+            builder.launch(f"void at::native::{kernel}", 5 * unfold_ns // 2 + 100, stack="/app/model.py:3 f")
+        (finding,) = judge(RULE, builder)
+        assert remedy in finding.remedy
+
+
 def test_silent_where_little_is_moved(judge: Judge) -> None:
     assert judge(RULE, program(COPY, 2_000)) == ()
 

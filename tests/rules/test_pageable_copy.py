@@ -62,6 +62,25 @@ def test_silent_on_pinned_memory_synchronous_calls_and_small_change(judge: Judge
     assert judge(RULE, TraceBuilder().launch("k", 1000)) == ()
 
 
+def test_what_comes_back_from_the_host_is_saved_where_it_was_copied_there(judge: Judge) -> None:
+    """As saved tensors: the memory is made where they are copied to the host."""
+    there, back, other = "/app/a.py:3 Kept.keep", "/app/a.py:7 Kept.fetch", "/app/a.py:9 main"
+    builder = TraceBuilder()
+    for kind, size_bytes, stack in (
+        ("DtoH", 1 << 20, there),
+        ("DtoH", 1 << 22, there),
+        ("HtoD", 1 << 22, back),
+        ("HtoD", 1 << 20, back),
+        ("HtoD", 1 << 20, other),
+        ("HtoD", 1 << 21, other),
+    ):
+        memory = {"source": DEVICE, "target": PAGEABLE} if kind == "DtoH" else {"source": PAGEABLE}
+        builder.copy(kind, 90_000, size_bytes=size_bytes, stack=stack, **{"target": DEVICE} | memory)
+    findings = judge(RULE, builder.launch("k", 1_000))
+    saved = {finding.place.line: finding.saving.operations.tolist() for finding in findings}
+    assert saved == {3: [1, 2, 3, 4], 7: [3, 4], 9: [5, 6]}
+
+
 def test_abstains_without_kinds_of_memory_or_calls(judge: Judge) -> None:
     verdict = judge(RULE, TraceBuilder().copy("HtoD", 90_000))
     assert isinstance(verdict, Abstain) and "memory kinds" in verdict.reason

@@ -85,6 +85,14 @@ def test_steps_of_a_warm_up_do_not_speak_for_the_rest(part: Callable) -> None:
     assert start_up is None and "the_work" in kernels(trace) and "k0" in kernels(trace)
 
 
+def test_uploads_before_the_steps_are_start_up(part: Callable) -> None:
+    """A model that takes longer to upload than all steps that were recorded."""
+    for kind in ("HtoD", "DtoD"):
+        builder = TraceBuilder().copy(kind, 50 * MS, stack=STEP).gap(60 * MS)
+        trace, start_up = part(steps([1] * 8, builder))
+        assert ("k0" not in kernels(trace), start_up is not None) == (kind == "HtoD", kind == "HtoD")
+
+
 def test_without_steps_the_work_after_the_last_long_pause_counts(part: Callable) -> None:
     builder = TraceBuilder().launch("load", MS).gap(150 * MS).launch("work", 5 * MS).launch("more", 4 * MS)
     trace, start_up = part(builder)

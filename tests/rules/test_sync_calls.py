@@ -159,3 +159,18 @@ def test_pauses_between_queued_operations_remain_without_the_wait(judge: Judge) 
         builder.call("cudaDeviceSynchronize_v3020", call_ns=4_600_000, stack=LINE).gap(4_590_000)
     (finding,) = judge(RULE, builder.launch("k", 50_000))
     assert finding.cost_ns < 4 * 20_000, "the pauses within a step, 0.1 ms, are not the wait's"
+
+
+def test_a_wait_in_one_of_many_steps_happened_once(judge: Judge) -> None:
+    """As that of a timer in the middle of a recording."""
+    for waits, once in (({5}, True), ({5, 7}, False)):
+        builder = TraceBuilder()
+        for step in range(10):
+            begin_ns = builder.now_ns
+            builder.launch("k", 300_000)
+            if step in waits:
+                builder.call(WAIT, call_ns=300_000, stack=LINE).gap(400_000)
+            builder.launch("k", 300_000).gap(600_000)
+            builder.range(f"ProfilerStep#{step}", begin_ns, builder.now_ns - 1)
+        (finding,) = judge(RULE, builder)
+        assert finding.once is once

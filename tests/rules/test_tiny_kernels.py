@@ -144,3 +144,20 @@ def test_what_a_loop_with_waits_calls_is_part_of_the_loop(judge: Judge) -> None:
         helper_alone.call("cudaStreamSynchronize_v3020", call_ns=4_000, stack="/app/train.py:9 main")
     (alone,) = judge(RULE, helper_alone)
     assert "one function" not in alone.what and "loop" not in alone.what, "the line launches nothing itself"
+
+
+def test_an_optimizer_parameter_by_parameter_is_a_cause_of_its_own(judge: Judge) -> None:
+    """Also beside other launches of its function; but not one that is fused, which launches little more."""
+    step = "/app/train.py:30 train > /site-packages/torch/optim/adam.py:400 _single_tensor_adam"
+    builder = launches(120, 3_000, "/app/train.py:29 train")
+    for _ in range(150):
+        builder.launch("add", 2_000, stack=step)
+    found = {finding.cause: finding for finding in judge(RULE, builder)}
+    assert {cause: (f.place.line, f.events) for cause, f in found.items()} == {
+        "": (29, 120),
+        "unfused_optimizer": (30, 150),
+    }
+    assert "fused=True" in found["unfused_optimizer"].remedy and "fused=True" not in found[""].remedy
+    for _ in range(160):
+        builder.launch("multi_tensor_apply_kernel<FusedAdamMathFunctor>", 2_000, stack=step)
+    assert {f.cause: f.events for f in judge(RULE, builder)} == {"": 120 + 160, "unfused_optimizer": 150}
