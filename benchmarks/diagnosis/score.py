@@ -7,14 +7,17 @@ RECORDED is a folder with NAME.sqlite and times.jsonl, as run.py writes them. A 
 the first finding names one of its planted causes (cause) on one of its planted lines (line). Where
 times.jsonl has its step as it is and mended, the predicted gain counts as right within a factor of 1.5. One
 that is not said, because the finding knows only how much could be saved at most, counts as not right.
-A healthy program should have no finding of high severity among its steady steps. A program whose mending
-saves less than a quarter of its step is marked with * and not counted: its defect may not cost most.
+Where `check` takes a part of the program's step for a step, such as a token of an answer, its gain is that of
+all of them. A healthy program should have no finding of high severity among its steady steps. A program
+whose mending saves less than a quarter of its step is marked with * and not counted: its defect may not cost
+most.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 from dataclasses import asdict, dataclass, fields
@@ -29,6 +32,8 @@ else:
 HERE = Path(__file__).parent
 RIGHT_WITHIN = 1.5
 LARGE_FRAC = 0.25
+STEPS = re.compile(r"(?m)^STEPS, WARM = \((\d+)")
+"""how many a program makes on a GPU"""
 
 
 @dataclass(frozen=True)
@@ -86,9 +91,9 @@ def _score(recording: Path, truth: dict[str, Any], times: tuple[float, float] | 
         if first
         else "-"
     )
-    predicted = (
-        first["gain_per_step_ns"] / 1e6 if first and first.get("gain_per_step_ns") is not None else None
-    )
+    predicted = None
+    if first and first.get("gain_per_step_ns") is not None:
+        predicted = first["gain_per_step_ns"] / 1e6 * _steps_in_one(recording)
     if not truth["causes"]:
         alarm = any(finding["severity"] == "high" for finding in findings)
         return Scored(name, truth["half"], None, None, None, alarm, said, predicted, None, None)
@@ -101,6 +106,16 @@ def _score(recording: Path, truth: dict[str, Any], times: tuple[float, float] | 
         gain = predicted is not None and 1 / RIGHT_WITHIN <= predicted / measured <= RIGHT_WITHIN
     saves = measured / times[0] if measured is not None and times else None
     return Scored(name, truth["half"], cause, line, gain, None, said, predicted, measured, saves)
+
+
+def _steps_in_one(recording: Path) -> int:
+    """How many steps of `check` are one of the program."""
+    from profiling_lab.trace import Trace
+    from profiling_lab.trace.step_windows import step_windows
+
+    match = STEPS.search((HERE / "programs" / f"{recording.stem}.py").read_text())
+    with Trace.open(recording) as trace:
+        return max(1, round(len(step_windows(trace)) / int(match[1]))) if match else 1
 
 
 def _check(recording: Path) -> list[dict[str, Any]]:
