@@ -63,8 +63,10 @@ SCHEMA = {
     "PYREC_FRAME": "id functionId fileId line firstLine",
     "PYREC_STACK": "id parentId frameId depth",
     "PYREC_GRAPH_NODE": "globalPid graphNodeId correlationId",
-    "PYREC_LAUNCH": "globalTid correlationId stackId peekSeq nodeSeq nodeFwdThread selfThread nodeNameId",
+    "PYREC_LAUNCH": "globalTid correlationId stackId peekSeq nodeSeq nodeFwdThread selfThread nodeNameId "
+    "ownNs",
     "PYREC_META": "name:text value:text",
+    "PYREC_PROCESS": "globalPid name:text value:text",
     "PYREC_HOST_EVENT": "start! end! globalTid nameId stackId",
     "PYREC_WINDOW": "start! end firstStep",
     "PYREC_SOURCE": "fileId line text:text",
@@ -233,8 +235,11 @@ class TraceBuilder:
         node_thread: int = 1,
         node_name: str | None = None,
         logical_thread: int | None = None,
+        own_ns: int | None = None,
     ) -> TraceBuilder:
-        """An API call. peek: the autograd counter; node, node_thread, node_name: the node being evaluated."""
+        """An API call. peek: the autograd counter; node, node_thread, node_name: the node being evaluated;
+        own_ns: what the recorder took of it.
+        """
         if correlation is None:
             self._correlation += 1
             correlation = self._correlation
@@ -261,6 +266,7 @@ class TraceBuilder:
                 nodeFwdThread=None if node is None else node_thread,
                 selfThread=(logical_thread or thread) if peek is not None or node is not None else None,
                 nodeNameId=self.string(node_name) if node_name else None,
+                ownNs=own_ns,
             )
         elif frames:
             # nsys hangs the stack on an extra row, a moment wider than the call.

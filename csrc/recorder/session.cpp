@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -108,7 +109,7 @@ StartResult Session::start(const StartOptions& options) {
 
 void Session::begin(const StartOptions& options, uint64_t start_ns, StartResult* result) {
   gpu_ = nvtx_ = python_ = sampling_ = false;
-  recorded_calls_ = calls_with_stack_ = waits_ = 0;
+  recorded_calls_ = calls_with_stack_ = waits_ = own_ns_ = 0;
   launched_ = false;
   failures_ = 0;
   flush_period_ms_ = options.flush_period_ms;
@@ -355,6 +356,7 @@ void Session::drain_launches() {
     call.node_name = node_name;
     call.return_value = event.return_value;
     call.flags = event.flags;
+    call.own_ns = static_cast<uint32_t>(std::llround(event.own_ticks * ticks_.ns_per_tick()));
     const bool waits = traced.wait != synchronization::Wait::kNone;
     if (waits) {
       syncs_.push_back({call.start_ns, call.end_ns, event.context, event.stream, call.correlation_id,
@@ -367,6 +369,7 @@ void Session::drain_launches() {
       throw;
     }
     ++recorded_calls_;
+    own_ns_ += call.own_ns;
     launched_ = true;
     if (event.stack) ++calls_with_stack_;
     if (waits) ++waits_;
@@ -456,10 +459,12 @@ std::map<std::string, std::string> Session::statistics() {
     put("overhead_sampling_ns", sampled.cost_ns);
   }
   if (limit_reached_) put("stopped_at_bytes", most_bytes_);
-  if (totals.cost_samples) {  // one call in LaunchRing::kSampleEvery is timed
-    const double ticks = static_cast<double>(totals.cost_ticks) / static_cast<double>(totals.cost_samples);
-    put("overhead_callback_ns", static_cast<uint64_t>(ticks * ticks_.ns_per_tick()));
-    put("overhead_callback_samples", totals.cost_samples);
+  if (totals.exit_samples &&
+      recorded_calls_) {  // one exit in LaunchRing::kSampleEvery is timed, and every entry
+    const double ticks = static_cast<double>(totals.exit_ticks) / static_cast<double>(totals.exit_samples);
+    const uint64_t exit_ns = std::llround(ticks * ticks_.ns_per_tick());
+    put("overhead_callback_ns", own_ns_ / recorded_calls_ + exit_ns);
+    put("overhead_exit_ns", exit_ns);
   }
   if (file.error == EBADF) {
     out["write_error"] = "the program closed the capture file, and it is no longer at its path";

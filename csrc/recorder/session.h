@@ -141,7 +141,7 @@ class Session {
 
   std::mutex windows_mutex_;
   std::vector<spool::Window> windows_;  // all of them: a range may end long after many
-  uint64_t recorded_calls_ = 0, calls_with_stack_ = 0, waits_ = 0;
+  uint64_t recorded_calls_ = 0, calls_with_stack_ = 0, waits_ = 0, own_ns_ = 0;
 };
 
 }  // namespace plab::recorder

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from profiling_lab.analysis.coverage import Coverage
+from profiling_lab.analysis.critical_path.recorder_time import SAID_FRAC
 from profiling_lab.report import numbers
 from profiling_lab.report.annotations import Level, annotation
 from profiling_lab.report.coverage_text import coverage_data, coverage_header
@@ -29,7 +30,7 @@ def check_report(trace: Trace, checked: Checked, coverage: Coverage, limit: int 
     return Report(
         command="check",
         trace={"path": str(trace.path)},
-        header=(*coverage_header(trace, coverage), *_verdict(checked)),
+        header=(*coverage_header(trace, coverage), *check_header(checked)),
         table=table_of(
             _fields(shown, trace.source_texts),
             f"cost_ns {per_step} severity what",
@@ -43,6 +44,7 @@ def check_report(trace: Trace, checked: Checked, coverage: Coverage, limit: int 
         | {
             "steps": checked.steps,
             "span_ns": checked.span_ns,
+            "recording_ns": checked.recording_ns,
             "costs": COSTS,
             "silent": list(checked.silent),
             "abstained": [
@@ -71,7 +73,8 @@ def check_annotations(checked: Checked) -> tuple[str, ...]:
     return (*found, annotation("notice", "could not tell", untold)) if untold else found
 
 
-def _verdict(checked: Checked) -> tuple[str, ...]:
+def check_header(checked: Checked) -> tuple[str, ...]:
+    """What was found in all, and what to know of the costs."""
     fired = len({finding.rule for finding in checked.findings})
     found = f"{numbers.counted(len(checked.findings), 'finding')} of {numbers.counted(fired, 'rule')}"
     lines = [found if checked.findings else "no findings"]
@@ -79,6 +82,9 @@ def _verdict(checked: Checked) -> tuple[str, ...]:
         lines.append(f"  {checked.start_up}")
     if checked.findings:
         lines.append(f"  {COSTS}")
+    if checked.recording_ns and checked.recording_ns * checked.steps >= SAID_FRAC * checked.span_ns:
+        longer = numbers.time(checked.recording_ns)
+        lines.append(f"  recording makes a step about {longer} longer: what is saved is said without it")
     return tuple(lines)
 
 

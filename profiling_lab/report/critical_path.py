@@ -73,6 +73,7 @@ def _report(trace: Trace, result: CriticalPath, table: Table) -> Report:
             "pid": step.pid,
             "start_ns": step.start_ns,
             "length_ns": step.length_ns,
+            "plain_length_ns": step.plain_length_ns,
         },
         steps=result.steps,
         steps_by=result.how,

@@ -31,8 +31,12 @@ MOST_OPERATIONS = 200_000
 """of which the graph is made; more would take longer than all rules"""
 
 
-def with_gains(view: View, findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Finding]:
-    """The findings with what they would win, in the order of fold.order."""
+def with_gains(
+    view: View, findings: Sequence[Finding], rules: Mapping[str, Rule]
+) -> tuple[list[Finding], int | None]:
+    """The findings with what they would win, in the order of fold.order; and how much longer recording makes
+    a step, None if that is not known.
+    """
     gains = _gains(view) if any(finding.saving for finding in findings) else None
     steps = int(np.bincount(view.steps.process).max()) if view.steps else 0
     found = []
@@ -58,7 +62,8 @@ def with_gains(view: View, findings: Sequence[Finding], rules: Mapping[str, Rule
                 at_most_per_step_ns=max(won_ns, most_ns or 0) if steps else None,
             )
         found.append(finding)
-    return sorted(found, key=lambda finding: order(finding, rules))
+    recording_ns = gains.recording_ns if gains and steps else None
+    return sorted(found, key=lambda finding: order(finding, rules)), recording_ns
 
 
 def _with_their_work(view: View, findings: Sequence[Finding], rules: Mapping[str, Rule]) -> Iterator[Finding]:
@@ -104,6 +109,7 @@ class _Gains:
             )
             trace, steps = part, step_windows(part, view.steps_by)
         self._saved = Saved(trace, steps, view.ownership.paths)
+        self.recording_ns = self._saved.recording_ns()
         self._most_ns = view.longest_step_ns if view.steps else view.span_ns
 
     def of(self, saving: Saving) -> int:

@@ -36,6 +36,8 @@ class Checked:
     """from the first operation to the last: severities are shares of it"""
     start_up: StartUp | None = None
     """the start-up that was excluded"""
+    recording_ns: int | None = None
+    """how much longer recording makes a step, about: what is saved is said without it; None: not known"""
 
     @property
     def could_tell(self) -> bool:
@@ -82,8 +84,8 @@ def run(
         else:
             silent.append(rule.name)
     by_name = {rule.name: rule for rule in rules}
-    left = with_gains(view, folded(findings, by_name), by_name)
-    return Checked(tuple(left), tuple(silent), tuple(abstained), steps, view.span_ns, start_up)
+    left, recording_ns = with_gains(view, folded(findings, by_name), by_name)
+    return Checked(tuple(left), tuple(silent), tuple(abstained), steps, view.span_ns, start_up, recording_ns)
 
 
 def _finished(finding: Finding, rule: Rule, span_ns: int) -> Finding:

@@ -65,6 +65,7 @@ class CallFacts:
     node_name: I32
     in_engine: npt.NDArray[np.bool_]
     """the native call chain passes through the autograd engine"""
+    own_ns: I64
     node_names: tuple[str, ...] = ()
 
 
@@ -78,6 +79,7 @@ def unknown_facts(calls: int) -> CallFacts:
         node_counter=full(calls, -1, np.int32),
         node_name=full(calls, -1, np.int32),
         in_engine=np.zeros(calls, dtype=bool),
+        own_ns=full(calls, -1),
     )
 
 

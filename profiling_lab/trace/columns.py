@@ -153,6 +153,8 @@ class Calls:
     node_names: tuple[str, ...]
     traits: U8
     """bits of Trait"""
+    own_ns: I64
+    """what the recorder took of the call for itself, -1 unknown"""
 
     def __len__(self) -> int:
         return len(self.start_ns)

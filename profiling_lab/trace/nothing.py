@@ -32,6 +32,7 @@ def no_calls(stacks: Stacks) -> CallTable:
         node_name=facts.node_name,
         node_names=(),
         traits=FLAGS,
+        own_ns=facts.own_ns,
     )
     return CallTable(calls, stacks, StacksFound("", 0, 0, 0))
 

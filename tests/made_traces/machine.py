@@ -19,15 +19,49 @@ STEPS = 7
 
 
 @dataclass
+class Recording:
+    """What it takes: of the calls in turn, of launches by CUPTI, and behind each call."""
+
+    own_ns: tuple[int, ...]
+    cupti_ns: int
+    exit_ns: int = 0
+    each_noted: bool = True
+    """what each call took, not only the mean"""
+    noted: bool = True
+
+    @property
+    def callback_ns(self) -> int:
+        """The mean."""
+        return sum(self.own_ns) // len(self.own_ns) + self.exit_ns
+
+
+@dataclass
 class Machine:
     """Every line's time is multiplied with its factor."""
 
     factors: Mapping[int, float] = field(default_factory=dict)
+    recording: Recording | None = None
     builder: TraceBuilder = field(default_factory=TraceBuilder)
     now_ns: dict[int, int] = field(default_factory=lambda: {1: 1_000_000})
     free_ns: dict[int, int] = field(default_factory=dict)
     wanted_ns: dict[int, int] = field(default_factory=dict)
     begin_ns: int = 0
+    calls: int = 0
+
+    def __post_init__(self) -> None:
+        if self.recording and self.recording.noted:
+            facts = {"overhead_callback_ns": self.recording.callback_ns}
+            if self.recording.each_noted:
+                facts["overhead_exit_ns"] = self.recording.exit_ns
+            for name, value in facts.items():
+                self.builder.row("PYREC_META", name=name, value=str(value))
+
+    def _recorded(self, launches: bool) -> int:
+        """What recording takes of the next call."""
+        if not self.recording:
+            return 0
+        own = self.recording.own_ns
+        return own[self.calls % len(own)] + self.recording.cupti_ns * launches
 
     def took(self, line: int, ns: int) -> int:
         return round(ns * self.factors.get(line, 1.0))
@@ -35,8 +69,12 @@ class Machine:
     def _call(self, api: str, line: int, took_ns: int, thread: int, **how: object) -> None:
         self.builder.now_ns = self.now_ns[thread]
         stack = f"/app/train.py:{line} main" if thread == 1 else ""
+        if self.recording and self.recording.each_noted:
+            how["own_ns"] = self._recorded(False)
+        took_ns += self._recorded(api == "cudaLaunchKernel")
         self.builder.call(api, stack=stack, thread=thread, call_ns=took_ns, **how)  # type: ignore[arg-type]
-        self.now_ns[thread] += took_ns
+        self.now_ns[thread] += took_ns + (self.recording.exit_ns if self.recording else 0)
+        self.calls += 1
 
     def host(self, line: int, ns: int, thread: int = 1) -> None:
         """Code of the host, on its way to a call of the same line."""
@@ -44,7 +82,7 @@ class Machine:
 
     def kernel(self, line: int, ns: int, stream: int = 7, thread: int = 1, **how: object) -> None:
         start_ns = max(
-            self.now_ns[thread] + self.took(line, LATENCY_NS),
+            self.now_ns[thread] + self._recorded(True) + self.took(line, LATENCY_NS),
             self.free_ns.get(stream, 0) + self.took(line, PAUSE_NS),
             self.wanted_ns.pop(stream, 0),
         )
@@ -86,7 +124,8 @@ class Machine:
         start_ns = self.now_ns[1]
         if self.factors.get(line) == 0:
             return
-        took_ns = max(self.free_ns.get(stream, 0) - start_ns, 0) + self.took(line, RETURN_NS)
+        waits_ns = self.free_ns.get(stream, 0) - start_ns - self._recorded(False)
+        took_ns = max(waits_ns, 0) + self.took(line, RETURN_NS)
         self._call("cudaStreamSynchronize", line, took_ns, 1)
         self._synchronization(start_ns, 3, stream)
 
@@ -114,9 +153,14 @@ class Machine:
 Program = Callable[[Machine], None]
 
 
-def made(program: Program, path: Path, factors: Mapping[int, float] | None = None) -> PathOfStep:
+def made(
+    program: Program,
+    path: Path,
+    factors: Mapping[int, float] | None = None,
+    recording: Recording | None = None,
+) -> PathOfStep:
     """The path of a program of STEPS steps."""
-    machine = Machine(factors or {})
+    machine = Machine(factors or {}, recording)
     for _ in range(STEPS):
         machine.step(True)
         program(machine)

@@ -216,6 +216,24 @@ assert recorder.summary.dropped == 0, recorder.summary
     assert int(dict(query("SELECT * FROM PYREC_META"))["overhead_callback_ns"]) > 0
 
 
+def test_each_call_says_what_we_took_of_it(run: Any, query: Any) -> None:
+    """From its begin on, so no more than it lasted; behind it one of many is timed."""
+    run("""
+with profiling_lab.record(OUT):
+    def deep(n):
+        fake.launches(50) if n == 0 else deep(n - 1)
+    for n in (0, 200): deep(n)
+""")
+    rows = query(
+        "SELECT ownNs, end - start FROM PYREC_LAUNCH l JOIN CUPTI_ACTIVITY_KIND_RUNTIME r "
+        "ON r.correlationId = l.correlationId ORDER BY l.correlationId"
+    )
+    assert len(rows) == 100 and all(0 < own <= took + 1 for own, took in rows)
+    meta = dict(query("SELECT * FROM PYREC_META"))
+    mean = sum(own for own, _ in rows) // len(rows)
+    assert int(meta["overhead_callback_ns"]) == mean + int(meta["overhead_exit_ns"])
+
+
 def test_a_full_ring_counts_what_it_drops(run: Any) -> None:
     run("""
 with profiling_lab.record(OUT) as recorder:

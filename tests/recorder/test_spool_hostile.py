@@ -18,7 +18,7 @@ from profiling_lab import _recorder
 from profiling_lab.cli import main
 from profiling_lab.recording.convert import convert
 
-HEADER = block(1, 16, struct.pack("<IIQ", 3, 1234, time.time_ns()))
+HEADER = block(1, 16, struct.pack("<IIQ", 4, 1234, time.time_ns()))
 ATTEMPTS = int(os.environ.get("PROFILING_LAB_MUTATIONS", "60"))
 
 SPOOL = """

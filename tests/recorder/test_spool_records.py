@@ -16,7 +16,7 @@ from profiling_lab import _recorder
 from profiling_lab.recording.tables.schema import column_names
 
 # Of each format version: the sum over its layout. A capture must be read by what can read it.
-LAYOUTS = {3: 0x99C5FBE0}
+LAYOUTS = {4: 0x43A6502E}
 
 # CUPTI's kind; what the converter adds to a field; columns that are made of something else.
 KERNEL = (

@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <type_traits>
@@ -42,10 +43,8 @@ struct ThreadState {
   std::shared_ptr<LaunchRing>* held = nullptr;  // the same one
   uint64_t session = 0;
   bool inside = false;
-  bool sampled = false;
   bool ending = false;  // this thread's Owner is destroyed
   cupti::Domain domain{};
-  uint64_t entry_cost = 0;    // in ticks
   uint64_t torch_thread = 0;  // torch's number of this thread, once it is known
   ThreadStacks* stacks = nullptr;
   LaunchEvent event{};
@@ -118,8 +117,8 @@ struct Owner {
   }
   thread.domain = domain;
   thread.inside = true;
-  thread.sampled = thread.ring->sample_now();
-  if (thread.sampled) thread.entry_cost = tick_clock::now() - event.start_tick;
+  event.own_ticks =
+      static_cast<uint32_t>(std::min<uint64_t>(tick_clock::now() - event.start_tick, UINT32_MAX));
 }
 
 // Every second callback of a launch: the driver's call that the runtime makes.
@@ -139,7 +138,7 @@ void leave(ThreadState& thread, cupti::Domain domain, uint32_t cbid, const cupti
   event.end_tick = tick_clock::now();
   event.return_value = call.return_value ? *static_cast<const int*>(call.return_value) : 0;
   thread.ring->push(event);
-  if (thread.sampled) thread.ring->add_cost(thread.entry_cost + (tick_clock::now() - event.end_tick));
+  if (thread.ring->sample_now()) thread.ring->add_exit(tick_clock::now() - event.end_tick);
   if (thread.ending) let_go(thread);
 }
 

@@ -21,8 +21,9 @@ struct LaunchEvent {
   uint8_t flags;  // spool::ApiFlag
   uint8_t pad;
   uint32_t context, stream;  // CUPTI's numbers; spool::kNone where the call names no stream to wait for
+  uint32_t own_ticks;        // of ours, from start_tick on
 };
-static_assert(sizeof(LaunchEvent) == 80);
+static_assert(sizeof(LaunchEvent) == 88);
 
 class LaunchRing {
  public:
@@ -44,12 +45,12 @@ class LaunchRing {
     head_.store(head + 1, std::memory_order_release);
   }
 
-  // Thread: the owner. Our own time, of one call in kSampleEvery.
+  // Thread: the owner. Our own time behind a call, of one call in kSampleEvery: an event cannot say it of itself.
   static constexpr uint32_t kSampleEvery = 64;
   bool sample_now() noexcept { return ++calls_ % kSampleEvery == 0; }
-  void add_cost(uint64_t ticks) noexcept {
-    cost_ticks_.store(cost_ticks_.load(std::memory_order_relaxed) + ticks, std::memory_order_relaxed);
-    cost_samples_.store(cost_samples_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  void add_exit(uint64_t ticks) noexcept {
+    exit_ticks_.store(exit_ticks_.load(std::memory_order_relaxed) + ticks, std::memory_order_relaxed);
+    exit_samples_.store(exit_samples_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   }
 
   // Thread: the consumer. Calls visit(event) for every event in the ring. If visit throws, this event and the
@@ -67,14 +68,14 @@ class LaunchRing {
 
   uint32_t thread() const noexcept { return thread_; }
   uint64_t dropped() const noexcept { return dropped_.load(std::memory_order_relaxed); }
-  uint64_t cost_ticks() const noexcept { return cost_ticks_.load(std::memory_order_relaxed); }
-  uint64_t cost_samples() const noexcept { return cost_samples_.load(std::memory_order_relaxed); }
+  uint64_t exit_ticks() const noexcept { return exit_ticks_.load(std::memory_order_relaxed); }
+  uint64_t exit_samples() const noexcept { return exit_samples_.load(std::memory_order_relaxed); }
 
   std::atomic<bool> owner_gone{false};
 
  private:
   const uint32_t thread_;
-  std::atomic<uint64_t> dropped_{0}, cost_ticks_{0}, cost_samples_{0};
+  std::atomic<uint64_t> dropped_{0}, exit_ticks_{0}, exit_samples_{0};
   // The owner's part is one cache line, which the consumer only reads.
   alignas(64) std::atomic<uint64_t> head_{0};
   uint64_t known_tail_ = 0;  // the consumer may be further
@@ -116,7 +117,7 @@ class LaunchRings {
   }
 
   struct Totals {
-    uint64_t dropped = 0, cost_ticks = 0, cost_samples = 0;
+    uint64_t dropped = 0, exit_ticks = 0, exit_samples = 0;
   };
   Totals totals() {
     std::lock_guard lock(mutex_);
@@ -128,8 +129,8 @@ class LaunchRings {
  private:
   static void add_to(Totals& sum, const LaunchRing& ring) {
     sum.dropped += ring.dropped();
-    sum.cost_ticks += ring.cost_ticks();
-    sum.cost_samples += ring.cost_samples();
+    sum.exit_ticks += ring.exit_ticks();
+    sum.exit_samples += ring.exit_samples();
   }
   void retire(const std::shared_ptr<LaunchRing>& ring) {
     std::lock_guard lock(mutex_);

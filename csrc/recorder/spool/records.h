@@ -21,7 +21,7 @@
 
 namespace plab::recorder::spool {
 
-inline constexpr uint32_t kFormatVersion = 3;
+inline constexpr uint32_t kFormatVersion = 4;
 inline constexpr uint32_t kNone = 0xffffffffu;
 
 inline constexpr uint32_t kMagic = 0x4c534c50;             // "PLSL"
@@ -70,8 +70,8 @@ enum ApiFlag : uint32_t {
   kApiBackward = 4,  // an autograd node is being evaluated: node_* are known
 };
 
-// Times, the call's thread, ids and name; what the autograd link read. node_seq -1: a node without a number
-// (AccumulateGrad).
+// Times, the call's thread, ids and name; what the autograd link read; what we took from start_ns on. node_seq -1: a
+// node without a number (AccumulateGrad).
 #define PLAB_SPOOL_API_CALL(F) \
   F(uint64_t, start_ns)        \
   F(uint64_t, end_ns)          \
@@ -86,7 +86,7 @@ enum ApiFlag : uint32_t {
   F(uint32_t, node_name)       \
   F(int32_t, return_value)     \
   F(uint32_t, flags)           \
-  F(uint32_t, pad)
+  F(uint32_t, own_ns)
 PLAB_SPOOL_RECORD(ApiCall, PLAB_SPOOL_API_CALL)
 
 #define PLAB_SPOOL_KERNEL(F)              \

@@ -10,6 +10,7 @@ from profiling_lab.analysis.critical_path.device import add_device, add_operatio
 from profiling_lab.analysis.critical_path.graph import Graph, GraphBuilder
 from profiling_lab.analysis.critical_path.host import add_host
 from profiling_lab.analysis.critical_path.launched import launched
+from profiling_lab.analysis.critical_path.recorder_time import recorder_time
 from profiling_lab.analysis.critical_path.sites import call_sites, operation_sites
 from profiling_lab.analysis.critical_path.waits import add_waits
 from profiling_lab.errors import NotEnoughDataError
@@ -52,8 +53,9 @@ def build_with_moments(trace: Trace, own: tuple[str, ...]) -> tuple[Graph, Momen
     call_site, operation_site = call_sites(trace, builder, own), operation_sites(trace, builder, own)
     by_launch = launched(trace, builder, calls)
     held = add_waits(trace, builder, calls, by_launch, end, call_site)
-    add_host(trace, builder, calls, held, call_site, own)
-    add_device(trace, builder, by_launch, begin, end, operation_site, call_site)
+    recorder = recorder_time(trace)
+    add_host(trace, builder, calls, held, call_site, own, recorder)
+    add_device(trace, builder, by_launch, begin, end, operation_site, call_site, recorder)
     thread = trace.calls.thread[calls.rows]
     main = {
         process: np.concatenate([calls.begin[thread == number], calls.end[thread == number]])

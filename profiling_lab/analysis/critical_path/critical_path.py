@@ -13,8 +13,9 @@ import numpy.typing as npt
 from profiling_lab.analysis.coverage import Coverage
 from profiling_lab.analysis.critical_path.build import build_graph
 from profiling_lab.analysis.critical_path.graph import Graph
-from profiling_lab.analysis.critical_path.kinds import GROUPS
+from profiling_lab.analysis.critical_path.kinds import CUDA_CALLS, GROUPS
 from profiling_lab.analysis.critical_path.notes import notes_of
+from profiling_lab.analysis.critical_path.recorder_time import is_noted, recorder_note
 from profiling_lab.analysis.critical_path.rows import Link, PathLine, chain, path_lines
 from profiling_lab.analysis.critical_path.walk import path, steps_found
 from profiling_lab.analysis.critical_path.what_if import Touched, of_sites, parse, predicted, touched
@@ -44,6 +45,8 @@ class PathStep:
     start_ns: int
     """on the clock of the file"""
     length_ns: int
+    plain_length_ns: int | None
+    """about as long as without a recording; None where it does not say what it took"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ class PathChain:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A step with a change."""
+    """A step with a change, without what recording takes."""
 
     key: str
     """what changes, and by which factor"""
@@ -95,7 +98,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """The median step with each change."""
+    """The median step with each change, and none with a recording."""
 
     rows: tuple[Prediction, ...]
     total_matched: int
@@ -114,6 +117,7 @@ class PathOfStep:
         time_ns, decided_by = self.graph.schedule()
         self._found = steps_found(self.graph, steps)
         self._lengths = self._found.lengths(time_ns)
+        self._plain = predicted(self.graph, self._found, ())
         if not len(self._lengths):
             raise NotEnoughDataError(
                 f"{trace.path}: no step begins and ends with recorded launches or operations ({steps.how})"
@@ -131,6 +135,10 @@ class PathOfStep:
         gain_ns = dict(self._gains([number for number, _ in shown[:most] if number >= 0]))
         lines = [replace(line, gain_ns=gain_ns.get(number)) for number, line in shown]
         total = [sum(line.group_ns[group] for _, line in self._lines) for group in range(len(GROUPS))]
+        noted = is_noted(self._trace, int(steps.process[at]))
+        length_ns, plain_ns = int(self._lengths[at]), int(self._plain[at])
+        in_calls_ns = int(self.segments.ns[np.isin(self.segments.kind, CUDA_CALLS)].sum())
+        calls_frac = in_calls_ns / max(length_ns, 1)
         return CriticalPath(
             lines=tuple(lines),
             total_matched=len(self._lines),
@@ -140,13 +148,17 @@ class PathOfStep:
                 is_named=steps.are_named,
                 pid=self._trace.pids[int(steps.process[at])],
                 start_ns=int(steps.start_ns[at]),
-                length_ns=int(self._lengths[at]),
+                length_ns=length_ns,
+                plain_length_ns=plain_ns if noted else None,
             ),
             steps=len(steps),
             how=steps.how,
             group_ns=tuple(total),
             coverage=covered(self._trace, self._own)[1],
-            notes=notes_of(self._trace.whole, self.graph, self.segments, len(unique(steps.process))),
+            notes=(
+                *notes_of(self._trace.whole, self.graph, self.segments, len(unique(steps.process))),
+                *recorder_note(noted, length_ns, plain_ns, calls_frac),
+            ),
         )
 
     def chain(self, limit: int | None = None) -> PathChain:
@@ -181,7 +193,7 @@ class PathOfStep:
             if number >= 0 and number not in numbers and len(numbers) < 2 * _MOST_GAINS:
                 numbers.append(number)
         path_ns = {number: line.path_ns for number, line in self._lines}
-        before = self._median(self._lengths)
+        before = self._median(self._plain)
         rows = [
             Prediction(f"{self.graph.sites[number].key}=0", path_ns.get(number, 0), before, before - gain_ns)
             for number, gain_ns in self._gains(numbers)
@@ -190,7 +202,7 @@ class PathOfStep:
         return Predictions(tuple(rows[:limit]), len(rows))
 
     def _gains(self, sites: list[int]) -> list[tuple[int, int]]:
-        before = self._median(self._lengths)
+        before = self._median(self._plain)
         return [
             (
                 site,
@@ -202,7 +214,7 @@ class PathOfStep:
 
     def _prediction(self, key: str, path_ns: int, changes: list[tuple[Touched, float]]) -> Prediction:
         after = self._median(predicted(self.graph, self._found, changes))
-        return Prediction(key, path_ns, self._median(self._lengths), after)
+        return Prediction(key, path_ns, self._median(self._plain), after)
 
     def _on_path(self, parts: npt.NDArray[np.intp]) -> int:
         mine = parts[np.isin(self.graph.parts.edge[parts], self._chain)]

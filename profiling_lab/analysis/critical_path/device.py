@@ -13,6 +13,7 @@ from profiling_lab.analysis.critical_path.calls import kinds_of_calls
 from profiling_lab.analysis.critical_path.graph import OPERATION_ENDS, GraphBuilder
 from profiling_lab.analysis.critical_path.kinds import Kind
 from profiling_lab.analysis.critical_path.launched import Launched
+from profiling_lab.analysis.critical_path.recorder_time import RecorderTime
 from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I32, I64, OperationKind, Operations, SyncKind, combined, full, median
 from profiling_lab.trace.cuda_calls import CudaCall, are_any
@@ -60,6 +61,7 @@ def add_device(
     end: I64,
     site: I32,
     call_site: I32,
+    recorder: RecorderTime,
 ) -> None:
     """Add the operations' order. site: per operation; call_site: per call."""
     operations = trace.operations
@@ -72,7 +74,7 @@ def add_device(
     best = _ready(operations, found)
     late = operations.start_ns - best > LONGEST_NS
     found.append(_behind_others(operations, np.flatnonzero(late), best, end, site))
-    _add(operations, builder, found, begin, site, kinds_of_calls(trace), launched)
+    _add(operations, builder, found, begin, site, kinds_of_calls(trace), launched, recorder)
 
 
 def _add_bodies(trace: Trace, builder: GraphBuilder, begin: I64, end: I64, site: I32) -> None:
@@ -257,6 +259,7 @@ def _add(
     site: I32,
     call_kind: I32,
     launched: Launched,
+    recorder: RecorderTime,
 ) -> None:
     """What decided has all of the time behind it, others what is usual."""
     start_ns = operations.start_ns
@@ -273,9 +276,11 @@ def _add(
         row = builder.edges(edges.source[rows], begin[edges.operation[rows]], after, edges.owner[rows])
         in_call = np.minimum(edges.call_ns[rows], after)
         if edges.kind is Kind.LATENCY:
-            label = launched.label[launched.call[edges.operation[rows]]]
-            kind = call_kind[launched.call[edges.operation[rows]]]
-            builder.parts(row, in_call, kind, edges.site[rows], label)
+            call = launched.call[edges.operation[rows]]
+            ours = np.minimum(recorder.inside_ns[call], in_call)
+            builder.parts(row, ours, Kind.PROFILER, edges.site[rows], launched.label[call], start_ns=-1)
+            label, kind = launched.label[call], call_kind[call]
+            builder.parts(row, in_call - ours, kind, edges.site[rows], label)
         where = site[edges.operation[rows]] if edges.kind is Kind.LATENCY else edges.site[rows]
         builder.parts(row, after - in_call, edges.kind, where, start_ns=1)
 

@@ -11,6 +11,8 @@ import numpy.typing as npt
 from profiling_lab import _analysis
 from profiling_lab.analysis.critical_path.calls import HostCalls, in_backward, kinds_of_calls
 from profiling_lab.analysis.critical_path.graph import GraphBuilder
+from profiling_lab.analysis.critical_path.kinds import Kind
+from profiling_lab.analysis.critical_path.recorder_time import RecorderTime
 from profiling_lab.analysis.critical_path.sites import Between, HostSites, stack_sites
 from profiling_lab.analysis.critical_path.waits import BlockedCalls
 from profiling_lab.analysis.host.activity import ActivityKind, host_activity
@@ -32,7 +34,13 @@ _INTERRUPTS = (
 
 
 def add_host(
-    trace: Trace, builder: GraphBuilder, calls: HostCalls, held: BlockedCalls, site: I32, own: tuple[str, ...]
+    trace: Trace,
+    builder: GraphBuilder,
+    calls: HostCalls,
+    held: BlockedCalls,
+    site: I32,
+    own: tuple[str, ...],
+    recorder: RecorderTime,
 ) -> None:
     """Add the order of the threads, and what their time was spent with. site: per call of the trace."""
     before, after, thread = _order(trace, calls)
@@ -65,13 +73,21 @@ def add_host(
         np.concatenate([thread, table.thread[calls.rows[long]]]),
     )
     is_gap, plain = pieces.window < gaps, pieces.doing < 0
+    # The recorder works when a call begins, and when it has ended.
+    ours_ns = np.concatenate([recorder.behind_ns[rows[before]], recorder.inside_ns[rows[long]]])
+    call = np.concatenate([before, long])
+    takes, first = np.unique(pieces.window[plain], return_index=True)
+    first = np.flatnonzero(plain)[first]
+    ours = np.zeros(len(pieces.ns), dtype=np.int64)
+    ours[first] = np.minimum(ours_ns[takes], pieces.ns[first])
+    edges, of = np.concatenate([edge, body[long]])[takes], call[takes]
+    builder.parts(edges, ours[first], Kind.PROFILER, site_of[of], label[of], start_ns=pieces.start_ns[first])
+    start, ns = pieces.start_ns + ours, pieces.ns - ours
     code = np.flatnonzero(is_gap & plain)
-    sites.add_parts(pieces.window[code], pieces.start_ns[code], pieces.ns[code])
+    sites.add_parts(pieces.window[code], start[code], ns[code])
     inside = np.flatnonzero(~is_gap & plain)
     of = long[pieces.window[inside] - gaps]
-    builder.parts(
-        body[of], pieces.ns[inside], kind[of], site_of[of], label[of], start_ns=pieces.start_ns[inside]
-    )
+    builder.parts(body[of], ns[inside], kind[of], site_of[of], label[of], start_ns=start[inside])
     stopped = np.flatnonzero(~plain)
     window = pieces.window[stopped]
     target = np.concatenate([edge, body[long]])[window]

@@ -60,6 +60,9 @@ KINDS: dict[Kind, str] = {
 HOST_CODE = (Kind.HOST_CODE, Kind.OFF_CPU, Kind.SYSTEM_CALL)
 """what the host does of its own"""
 
+CUDA_CALLS = (Kind.LAUNCH, Kind.COPY_CALL, Kind.CUDA_CALL)
+"""calls that the GPU does not hold"""
+
 GROUPS = ("host", "GPU", "collectives", "waits", "unknown")
 HOST, GPU, COLLECTIVES, WAITS, UNKNOWN = range(len(GROUPS))
 _GROUP_OF = {

@@ -18,6 +18,8 @@ from profiling_lab.analysis.busy import Busy
 from profiling_lab.analysis.critical_path.build import Moments, build_with_moments
 from profiling_lab.analysis.critical_path.graph import Graph
 from profiling_lab.analysis.critical_path.kinds import Kind
+from profiling_lab.analysis.critical_path.recorder_time import is_noted
+from profiling_lab.analysis.critical_path.what_if import changed
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.records import dataclass, replace
 from profiling_lab.trace.columns import I64, unique
@@ -32,7 +34,6 @@ _ON_THE_WAY_NS = 500_000
 """the host's way from one launch to the next; what takes longer is work of its own"""
 _ENOUGH_STEPS = 3
 _PAUSES = (Kind.LATENCY, Kind.BETWEEN)
-_MOST_RECORDER_NS = 20_000
 _NO_ROWS = np.empty(0, dtype=np.int64)
 _NO_FRACTIONS = np.empty(0, dtype=np.float64)
 
@@ -133,8 +134,7 @@ class Saved:
         """
         self._trace = trace
         self._graph, self._moments = build_with_moments(trace, own)
-        self._plain_ns = _without_recorder(self._graph, self._moments, trace)
-        self._time_ns = self._graph.schedule(self._plain_ns)[0]
+        self._time_ns = changed(self._graph, ())
         rows = np.arange(len(trace.operations))
         self._measured = {
             int(process): self._of_process(mine, process, steps)
@@ -169,9 +169,20 @@ class Saved:
         until = rows[[last]]
         return _Measured(begins, (self._moments.begin[until], launch_begin[until]), number - 1)
 
+    def recording_ns(self) -> int | None:
+        """How much longer recording makes a step, about, in the process of the longest; None where one of the
+        recordings does not say what it took.
+        """
+        if not all(is_noted(self._trace, process) for process in self._measured):
+            return None
+        time_ns = self._graph.time_ns
+        longer = ((part.length_ns(time_ns) - part.length_ns(self._time_ns)) / part.periods
+                  for part in self._measured.values())  # fmt: skip
+        return max(round(max(longer, default=0.0)), 0)
+
     def per_step_ns(self, saving: Saving) -> int:
         """How much shorter a step would be in the mean, in the process that wins most."""
-        time_ns = _scheduled(self._graph, self._moments, self._trace, saving, self._plain_ns)
+        time_ns = _scheduled(self._graph, self._moments, self._trace, saving)
         most = 0.0
         for process, part in self._measured.items():
             before_ns, after_ns = part.length_ns(self._time_ns), part.length_ns(time_ns)
@@ -189,22 +200,9 @@ class Saved:
         return Busy.of(operations.start_ns[mine], operations.end_ns[mine]).total_ns if len(mine) else 0
 
 
-def _without_recorder(graph: Graph, moments: Moments, trace: Trace) -> I64:
-    """How long dependencies would be without our recorder, which takes some time behind each call."""
-    noted = trace.recorder_facts.get("overhead_callback_ns", "")
-    if not noted.isdecimal():
-        return graph.after_ns
-    ends = np.zeros(len(graph.time_ns), dtype=bool)
-    ends[moments.call_end[moments.call_end >= 0]] = True
-    ends[graph.ends] = False
-    behind = ends[graph.source] & (graph.owner < 0)
-    each_ns = np.where(behind, min(int(noted), _MOST_RECORDER_NS), 0)
-    return np.asarray(np.maximum(graph.after_ns - each_ns, 0), dtype=np.int64)
-
-
-def _scheduled(graph: Graph, moments: Moments, trace: Trace, saving: Saving, plain_ns: I64) -> I64:
-    """When each moment would come."""
-    kept = np.ones(len(graph.parts.ns))
+def _scheduled(graph: Graph, moments: Moments, trace: Trace, saving: Saving) -> I64:
+    """When each moment would come, where nothing is recorded."""
+    kept = np.where(graph.parts.kind == Kind.PROFILER, 0.0, 1.0)
     gone = np.zeros(len(graph.source), dtype=bool)
     rows = saving.operations
     edges = _Edges(graph)
@@ -224,7 +222,7 @@ def _scheduled(graph: Graph, moments: Moments, trace: Trace, saving: Saving, pla
         gone[waits[graph.owner[waits] >= 0]] = True
     taken = np.rint(graph.parts.ns * (1 - kept)).astype(np.int64)
     taken_ns = np.bincount(graph.parts.edge, weights=taken, minlength=len(graph.source)).astype(np.int64)
-    after_ns = np.maximum(plain_ns - taken_ns, 0)
+    after_ns = np.maximum(graph.after_ns - taken_ns, 0)
     after_ns[gone] = _GONE_NS
     return graph.schedule(np.ascontiguousarray(after_ns))[0]
 

@@ -2,7 +2,8 @@
 """What if a line, a kernel or a kind of work took less or more time: the graph again, with other times.
 
 All that depends on it moves, and what now decides instead may be something else: this is why the gain is
-seldom what the line took. At 0 a line is gone, with its waits.
+seldom what the line took. At 0 a line is gone, with its waits. What recording took of a program is gone in
+all of these: a change is to win something where nothing is recorded.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def touched(graph: Graph, target: str) -> Touched:
 
     Raises UsageError if it is nothing.
     """
-    kinds = {name: kind for kind, name in KINDS.items()}
+    kinds = {name: kind for kind, name in KINDS.items() if kind != Kind.PROFILER}
     if target in kinds:
         return _of_kind(graph, kinds[target])
     line = _LINE.fullmatch(target)
@@ -120,7 +121,7 @@ def _known(graph: Graph) -> str:
     ns = np.bincount(graph.parts.site, weights=graph.parts.ns, minlength=len(graph.sites))
     lines = [graph.sites[i] for i in np.argsort(-ns, kind="stable").tolist()]
     names = [f"{s.frame.file.rpartition('/')[2]}:{s.frame.line}" for s in lines if s.frame is not None]
-    used = [KINDS[Kind(kind)] for kind in unique(graph.parts.kind).tolist()]
+    used = [KINDS[Kind(kind)] for kind in unique(graph.parts.kind).tolist() if kind != Kind.PROFILER]
     said = f"lines are {', '.join(names[:4])}; " if names else ""
     return f"{said}kinds are {', '.join(used)}"
 
@@ -131,11 +132,13 @@ def predicted(graph: Graph, found: StepsFound, changes: Sequence[tuple[Touched, 
 
 
 def changed(graph: Graph, changes: Sequence[tuple[Touched, float]]) -> I64:
-    """When each moment would come with all of these changes."""
-    after_ns = graph.after_ns.copy()
+    """When each moment would come with all of these changes, and without the recorder."""
+    left = np.where(graph.parts.kind == Kind.PROFILER, 0.0, 1.0)
     for what, factor in changes:
-        ns = graph.parts.ns[what.parts]
-        np.add.at(after_ns, graph.parts.edge[what.parts], np.rint(ns * (factor - 1)).astype(np.int64))
+        left[what.parts] *= factor
+    more_ns = np.rint(graph.parts.ns * (left - 1)).astype(np.int64)
+    after_ns = graph.after_ns.copy()
+    np.add.at(after_ns, graph.parts.edge, more_ns)
     np.maximum(after_ns, 0, out=after_ns)
     for what, factor in changes:
         if factor == 0:

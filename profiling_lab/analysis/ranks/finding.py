@@ -35,6 +35,10 @@ class PathFinding:
     """that were followed"""
     steps: tuple[int, ...]
     step_ns: int
+    plain_step_ns: int | None
+    """about as long as without a recording; None where a rank's does not say what it took"""
+    in_calls_ns: int
+    """what of the path is calls of CUDA that nothing holds"""
     blames: tuple[Blame, ...]
     """ranks that hold the step up, the largest gain first"""
     transfer_ns: int
@@ -78,6 +82,8 @@ def find(ask: AskFor, rows: Sequence[RankRow], met: Meetings) -> PathFinding | s
         ranks=tuple(path.ranks),
         steps=tuple(path.steps[: path.lengths].tolist()),
         step_ns=path.step_ns,
+        plain_step_ns=path.plain_step_ns if all(part.is_noted for part in path.parts) else None,
+        in_calls_ns=path.in_calls_ns(),
         blames=blames,
         transfer_ns=int(path.gains_ns([(transfers, 0.0)]).mean()),
         hidden=suspects.hidden([blame.rank for blame in blames], HIDDEN_FRAC * path.step_ns),

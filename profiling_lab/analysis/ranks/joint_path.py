@@ -9,13 +9,22 @@ as it is on the others, and says how long the step would be.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from profiling_lab import _analysis
 from profiling_lab.analysis.critical_path.graph import Graph
-from profiling_lab.analysis.critical_path.kinds import GPU, GROUP_OF_KIND, GROUPS, HOST, UNKNOWN, Kind
+from profiling_lab.analysis.critical_path.kinds import (
+    CUDA_CALLS,
+    GPU,
+    GROUP_OF_KIND,
+    GROUPS,
+    HOST,
+    UNKNOWN,
+    Kind,
+)
 from profiling_lab.analysis.critical_path.pieces import Meeting, join, process_of_parts
 from profiling_lab.analysis.critical_path.what_if import Touched, changed
 from profiling_lab.analysis.ranks.path_part import RankPart
@@ -65,8 +74,10 @@ class JointPath:
         self.graph: Graph = joined.graph
         self.transfers = joined.transfers
         self._moment, self._to_ns = _bounds(parts, joined.place, common)
-        self.before_ns = self._lengths(self.graph.time_ns)
+        self.recorded_ns = self._lengths(self.graph.time_ns)
+        self.before_ns = self._lengths(changed(self.graph, ()))
         self.rank_of_part = process_of_parts(self.graph)
+        # With what recording takes, which is about the same on all ranks: how much on each is less certain.
         group = np.array(GROUP_OF_KIND)[self.graph.parts.kind]
         self._work = [np.where(group == each, index, -1) for index, each in enumerate(WORK)]
         self.work_of_part = np.maximum(*self._work)
@@ -85,7 +96,12 @@ class JointPath:
 
     @property
     def step_ns(self) -> int:
-        """The mean step."""
+        """The mean step, as it was recorded."""
+        return int(self.recorded_ns.mean()) if len(self.recorded_ns) else 0
+
+    @property
+    def plain_step_ns(self) -> int:
+        """The same without what recording takes."""
         return int(self.before_ns.mean()) if len(self.before_ns) else 0
 
     def _lengths(self, time_ns: I64) -> npt.NDArray[np.float64]:
@@ -104,7 +120,7 @@ class JointPath:
         return int(self.graph.parts.ns[rows].sum() // max(self.lengths * len(self.ranks), 1))
 
     def gains_ns(self, changes: Sequence[tuple[Touched, float]]) -> npt.NDArray[np.float64]:
-        """What each step would be shorter by with these changes."""
+        """What each step would be shorter by with these changes, none of them recorded."""
         if not changes:
             return np.zeros(self.lengths)
         return np.asarray(self.before_ns - self._lengths(changed(self.graph, changes)))
@@ -169,22 +185,38 @@ class JointPath:
         """What most of an item's time of a group is on a rank."""
         parts = self.graph.parts
         mine = (self.item_of_part == item) & (self.rank_of_part == rank) & (self.work_of_part == group)
+        mine &= parts.kind != Kind.PROFILER
         rows = np.flatnonzero(mine)
         if not len(rows):
             return None
         return Kind(int(np.bincount(parts.kind[rows], weights=parts.ns[rows]).argmax()))
 
-    def shares(self) -> tuple[PathShare, ...]:
-        """The path of all steps together, from the end of the last back to the begin of the first."""
+    @cached_property
+    def _path(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.intp]]:
+        """The dependencies that decide, from the end of the last step back to the begin of the first; and
+        their parts.
+        """
         graph = self.graph
         time_ns, decided_by = graph.schedule()
         begins = time_ns[self._moment] + self._to_ns
         last = int(self._moment[int(np.argmax(begins[:, -1])), -1])
         begin_ns = int(begins[:, 0].min())
         chain = np.sort(_analysis.deciding_chain(graph.source, graph.time_ns, decided_by, last, begin_ns))
+        return chain, np.flatnonzero(np.isin(graph.parts.edge, chain))
+
+    def in_calls_ns(self) -> int:
+        """What of the path is calls of CUDA that nothing holds, per step."""
+        parts = self.graph.parts
+        rows = self._path[1]
+        calls = rows[np.isin(parts.kind[rows], CUDA_CALLS)]
+        return int(parts.ns[calls].sum()) // max(self.lengths, 1)
+
+    def shares(self) -> tuple[PathShare, ...]:
+        """The path of all steps together, from the end of the last back to the begin of the first."""
+        graph = self.graph
+        chain, on_path = self._path
         target = graph.targets(chain)
         parts = graph.parts
-        on_path = np.flatnonzero(np.isin(parts.edge, chain))
         sums: dict[tuple[int, int], list[int]] = {}
         rows = zip(
             self.rank_of_part[on_path].tolist(), parts.site[on_path].tolist(),

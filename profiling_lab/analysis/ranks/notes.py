@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from profiling_lab.analysis.critical_path.recorder_time import recorder_note
 from profiling_lab.analysis.ranks.finding import PathFinding
 from profiling_lab.analysis.ranks.summary import RankFacts
 from profiling_lab.analysis.ranks.totals import RankRow, Totals
@@ -91,7 +92,7 @@ def _named(numbers: Sequence[int]) -> str:
 
 
 def of_path(found: PathFinding | str, rows: Sequence[RankRow]) -> tuple[str, ...]:
-    """Why the path across ranks could not be followed, or not everywhere."""
+    """Why the path across ranks could not be followed, or not everywhere, and what recording makes of it."""
     if isinstance(found, str):
         return (f"what sets the step across ranks is unknown: {found}",) if len(rows) > 1 else ()
     hidden = tuple(
@@ -104,6 +105,12 @@ def of_path(found: PathFinding | str, rows: Sequence[RankRow]) -> tuple[str, ...
             f"{found.unseen_ns / 1e6:.3f} ms per step are in CUDA graphs that were recorded as a whole, with "
             "any collectives in them: record with --graph-nodes",
         )
+    noted, in_calls = found.plain_step_ns is not None, found.in_calls_ns / max(found.step_ns, 1)
+    recorded = recorder_note(noted, found.step_ns, found.plain_step_ns or 0, in_calls)
     if len(found.ranks) == len(rows):
-        return hidden
-    return (*hidden, f"what sets the step was followed on {len(found.ranks)} of {len(rows):,} ranks")
+        return (*hidden, *recorded)
+    return (
+        *hidden,
+        *recorded,
+        f"what sets the step was followed on {len(found.ranks)} of {len(rows):,} ranks",
+    )

@@ -15,6 +15,7 @@ from profiling_lab import _analysis
 from profiling_lab.analysis.critical_path.build import build_graph
 from profiling_lab.analysis.critical_path.graph import Graph
 from profiling_lab.analysis.critical_path.pieces import Piece, cut
+from profiling_lab.analysis.critical_path.recorder_time import is_noted
 from profiling_lab.analysis.critical_path.walk import Boundaries, StepsFound, steps_found
 from profiling_lab.analysis.ranks.clock_move import moved
 from profiling_lab.analysis.ranks.kinds import Series
@@ -56,6 +57,8 @@ class RankPart:
     met: dict[Series, tuple[I64, I64]]
     """by series the numbers of its collectives, and their dependencies in the piece"""
     kernels: KernelTimes
+    is_noted: bool
+    """its recording says what it took of the calls"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,7 @@ def _part(
         end=Boundaries(bounds[1].moment[known], bounds[1].to_ns[known]),
         met=_met(piece, rank),
         kernels=_kernels(trace, process, int(window.start_ns[0]), int(window.end_ns[-1])),
+        is_noted=is_noted(trace, process),
     )
 
 

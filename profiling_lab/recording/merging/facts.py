@@ -15,7 +15,7 @@ from profiling_lab.trace.process_ids import pid_of
 
 Facts = dict[str, str]
 _SAME_BOOT_NS = 1_000_000_000
-_MOST = ("seconds", "overhead_callback_ns")  # the largest value of all recordings
+_MOST = ("seconds", "overhead_callback_ns", "overhead_exit_ns")  # the largest value of all recordings
 _SUMS = frozenset(
     (
         "kernels",

@@ -160,6 +160,7 @@ def _launches(spool: Spool, strings: StringTable, c: Records) -> Any:
         "nodeFwdThread": null_where(int64(c["node_thread"]), forward),
         "selfThread": null_where(int64(c["self_thread"]), unlinked),
         "nodeNameId": null_where(node_name, node_name < 0),
+        "ownNs": int64(c["own_ns"]),
     }
     return arrow_table("PYREC_LAUNCH", columns, len(c))
 

@@ -116,10 +116,11 @@ PYREC_TABLES: dict[str, str] = {
     # A trie: a stack is the node of its innermost frame, parentId is the caller's node, 0 the root's parent.
     "PYREC_STACK": """
         id INTEGER PRIMARY KEY, parentId INTEGER, frameId INTEGER, depth INTEGER""",
-    # One row per recorded CUDA call. NULL: unknown; nodeSeq -1: an autograd node without a number.
+    # One row per recorded CUDA call. NULL: unknown; nodeSeq -1: an autograd node without a number; ownNs: the
+    # recorder's own time, from the begin of the call on.
     "PYREC_LAUNCH": """
         globalTid INTEGER, correlationId INTEGER, stackId INTEGER, peekSeq INTEGER, nodeSeq INTEGER,
-        nodeFwdThread INTEGER, selfThread INTEGER, nodeNameId INTEGER""",
+        nodeFwdThread INTEGER, selfThread INTEGER, nodeNameId INTEGER, ownNs INTEGER""",
     # If graphs were recorded node by node: the call that captured the node, or the node's original.
     "PYREC_GRAPH_NODE": """
         globalPid INTEGER, graphNodeId INTEGER, correlationId INTEGER""",

@@ -117,6 +117,7 @@ def _verdict_data(result: JobResult) -> dict[str, Any]:
         "ranks": list(path.ranks),
         "steps": list(path.steps),
         "step_ns": path.step_ns,
+        "plain_step_ns": path.plain_step_ns,
         "transfer_ns": path.transfer_ns,
     }
     return asdict(result.verdict) | {"imbalance": round(result.verdict.imbalance, 6), "path": followed}

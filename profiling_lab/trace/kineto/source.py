@@ -233,6 +233,7 @@ class ChromeSource(Source):
             node_name=nothing.node_name,
             node_names=(),
             traits=np.zeros(len(thread), dtype=np.uint8),
+            own_ns=nothing.own_ns,
         )
         found = StacksFound(form if stack.any() else "", int((stack > 0).sum()), 0, 0)
         return CallTable(calls, stacks, found), operators

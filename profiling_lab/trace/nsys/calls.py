@@ -81,6 +81,7 @@ def read_calls(
         node_name=facts.node_name,
         node_names=facts.node_names,
         traits=_traits(stacks, facts, thread[kept], threads, thread_names),
+        own_ns=facts.own_ns,
     )
     return CallTable(calls, stacks, found)
 

@@ -36,6 +36,7 @@ def from_recorder(
             "nodeFwdThread": -1,
             "selfThread": -1,
             "nodeNameId": -1,
+            "ownNs": -1,
         },
     )
     process = processes.number(process_part(launches["globalTid"]))
@@ -53,6 +54,7 @@ def from_recorder(
     facts.stack[at] = row_of_id(launches["stackId"][known])
     facts.next_sequence[at] = launches["peekSeq"][known]
     facts.node_sequence[at] = launches["nodeSeq"][known]
+    facts.own_ns[at] = launches["ownNs"][known]
     # A counter belongs to a thread of one process; the recorder numbers threads per process.
     counters = Registry()
     for column, name in ((facts.counter, "selfThread"), (facts.node_counter, "nodeFwdThread")):

@@ -106,6 +106,7 @@ def read_calls(records: Records, processes: Registry, threads: Registry) -> Call
         node_name=nothing.node_name,
         node_names=(),
         traits=np.zeros(len(rows), dtype=np.uint8),
+        own_ns=nothing.own_ns,
     )
     return CallTable(calls, no_stacks(), StacksFound("", 0, 0, 0))
 

@@ -151,6 +151,7 @@ class SpaceTables:
             node_names=(),
             # The line of an operation that JAX derived for backward is that of forward.
             traits=np.array([_BACKWARD if one.is_backward else 0 for one in origins], dtype=np.uint8),
+            own_ns=nothing.own_ns,
         )
         noted = StacksFound(HLO_LINES if stack.any() else "", int((stack > 0).sum()), 0, 0)
         return CallTable(calls, self.programs.builder.build(), noted)
