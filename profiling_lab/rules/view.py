@@ -71,8 +71,7 @@ class View(LineNumbers):
     def __init__(self, trace: Trace, own: tuple[str, ...] = (), steps_by: str | None = None) -> None:
         super().__init__(trace, own)
         self.steps_by = steps_by
-        self.report: Report | None = None
-        """of Nsight Compute, for the rules about counters"""
+        self.report: Report | None = None  # of Nsight Compute, for the rules about counters
         self.settings: Mapping[str, float] = {}
         """the user's settings for the current rule, by threshold name"""
         self._by_pattern: dict[str, Mask] = {}
@@ -347,12 +346,11 @@ class View(LineNumbers):
 
     def kernels_named(self, pattern: str) -> Mask:
         """Per operation, whether it is a kernel whose full name matches. Rules share it: do not change it."""
-        if pattern not in self._by_pattern:
+        if (mask := self._by_pattern.get(pattern)) is None:
             hits = [re.search(pattern, name) is not None for name in self.operations.names]
             mask = np.asarray(self.kernels & np.array([*hits, False], dtype=bool)[self.operations.name])
             mask.flags.writeable = False
-            self._by_pattern[pattern] = mask
-        return self._by_pattern[pattern]
+        return self._by_pattern.setdefault(pattern, mask)
 
     def named(self, *names: str) -> Mask:
         """Per operation, whether it has one of these names."""

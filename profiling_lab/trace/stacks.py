@@ -18,6 +18,7 @@ from profiling_lab.trace.ownership import INDUCTOR, Ownership
 # The frames that call the autograd engine. On the thread that called backward() they are between the calling
 # line and the code that the engine runs; the engine's own threads do not have them.
 _ENGINE_FILES = ("torch/autograd/graph.py", "torch/autograd/__init__.py")
+_RUN_BY_A_NODE = ("backward", "__torch_dispatch__", "__torch_function__")
 _ENGINE_FUNCTIONS = ("_engine_run_backward", "_make_grads", "backward", "grad")
 _CHECKPOINT = "torch/utils/checkpoint.py"
 _FUNCTION = "torch/autograd/function.py"
@@ -113,13 +114,14 @@ class Stacks:
 
     def in_hook(self) -> npt.NDArray[np.bool_]:
         """Per stack, whether a launch in backward with it is that of a hook: a line of the user inside the
-        engine, but not of an autograd.Function, whose backward belongs to its forward line.
+        engine, but not of an autograd.Function, whose backward belongs to its forward line, nor of a mode,
+        which every operator of a node passes through.
         """
         own = self.own_rows(Ownership())
-        function = self.nearest(
-            lambda f: f.file.endswith(_FUNCTION) or f.function.split(".")[-1] == "backward"
+        node = self.nearest(
+            lambda f: f.file.endswith(_FUNCTION) or f.function.split(".")[-1] in _RUN_BY_A_NODE
         )
-        return np.asarray(self.inside_engine(own) & ~self.inside_engine(function))
+        return np.asarray(self.inside_engine(own) & ~self.inside_engine(node))
 
     def tells_origin(self) -> npt.NDArray[np.bool_]:
         """Per stack, whether it has the program line from which the running code was generated
