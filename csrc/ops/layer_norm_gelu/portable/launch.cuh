@@ -22,11 +22,9 @@ template <class Element>
 Plan plan_forward(const ForwardParams& params);
 template <class Element>
 Plan plan_backward(const BackwardParams& params);
-/// Rows that share steps (packed.cuh), without a kernel where a step does not fit a block, and for what has not been
-/// tried on a GPU: other elements than bf16, tanh, a residual.
-template <class Element>
+/// Rows of bf16 that share steps (packed.cuh), without a kernel where a step does not fit a block, and for what has
+/// not been tried on a GPU: tanh, a residual.
 Plan plan_forward_packed(const ForwardParams& params);
-template <class Element>
 Plan plan_backward_packed(const BackwardParams& params);
 /// Any row.
 template <class Element>
