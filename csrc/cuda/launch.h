@@ -54,22 +54,23 @@ struct PerBlockSize {
 int blocks_per_sm(const void* kernel, int threads, int shared_bytes, PerBlockSize& cache);
 int clusters_on_device(const void* kernel, int blocks, int threads, int shared_bytes, PerBlockSize& cache);
 
-/// Blocks of one kernel that are resident on an SM at once. Asked once per device and block size, for which
+/// Blocks of one kernel that are resident on an SM at once. Asked once per device, block size and `which`, for which
 /// `shared_bytes` is always the same; the first call also lets the kernel use as much dynamic shared memory
 /// as a block can have.
 template <auto kKernel>
-int blocks_per_sm(int threads, int shared_bytes) {
-  static PerBlockSize cache;
-  return blocks_per_sm(reinterpret_cast<const void*>(kKernel), threads, shared_bytes, cache);
+int blocks_per_sm(int threads, int shared_bytes, bool which = false) {
+  static PerBlockSize caches[2];
+  return blocks_per_sm(reinterpret_cast<const void*>(kKernel), threads, shared_bytes, caches[which]);
 }
 
 /// Clusters of `blocks` blocks of one kernel that are resident at once; `blocks` is always the same for a cache.
 /// Clusters do not fill the GPU: the blocks of a cluster must share a GPC. The first call also lets the kernel
 /// have such clusters, and as much dynamic shared memory as a block can have.
 template <auto kKernel>
-int clusters_on_device(int blocks, int threads, int shared_bytes) {
-  static PerBlockSize cache;
-  return clusters_on_device(reinterpret_cast<const void*>(kKernel), blocks, threads, shared_bytes, cache);
+int clusters_on_device(int blocks, int threads, int shared_bytes, bool which = false) {
+  static PerBlockSize caches[2];
+  return clusters_on_device(reinterpret_cast<const void*>(kKernel), blocks, threads, shared_bytes,
+                            caches[which]);
 }
 
 /// How `rows` are cut into runs for the groups of a grid: `waves` times as many groups as are resident at

@@ -20,7 +20,7 @@ Plan plan_forward(const ForwardParams& params) {
     Plan plan;
     if (portable::is_packable<Element>(params) &&
         portable::is_packed_forward<Element>(params.rows, params.cols, portable::is_aligned<Element>(params)))
-      plan = portable::plan_forward_packed<Element>(params);
+      plan = portable::plan_forward_packed(params);
     if (plan.kernel == nullptr) plan = portable::plan_forward<Element>(params);
 #ifdef PLAB_HAS_SM90A
     if (plan.kernel == nullptr) plan = sm90::plan_forward<Element>(params);
@@ -73,7 +73,7 @@ Plan plan_backward(const BackwardParams& params) {
     if (portable::is_packable<Element>(params) &&
         portable::is_packed_backward<Element>(params.rows, params.cols,
                                               portable::is_aligned<Element>(params)))
-      plan = portable::plan_backward_packed<Element>(params);
+      plan = portable::plan_backward_packed(params);
     if (plan.kernel == nullptr) plan = portable::plan_backward<Element>(params);
     return plan.kernel != nullptr ? plan : portable::plan_backward_long<Element>(params);
   });

@@ -13,9 +13,12 @@ template <class Tile, class Group, Weights kWeights, int kStages, bool kOverlap,
           int kForwardStages = kStages, class ForwardTile = Tile, class ForwardGroup = Group>
 void run(const char* name, const Shape& shape) {
   using Element = typename Tile::Element;
-  using Forward = ForwardConfig<ForwardTile, ForwardGroup, 1024,
-                                kForwardStages == 0 ? Weights::kCached : kWeights, kForwardStages, kForm>;
-  using Backward = BackwardConfig<Tile, Group, 1024, 4, kWeights, kStages, kOverlap, kForm>;
+  constexpr Residual kResidual =
+      kForm == GeluForm::kTanh ? Residual::kEither : Residual::kNo;  // none is given
+  using Forward =
+      ForwardConfig<ForwardTile, ForwardGroup, 1024, kForwardStages == 0 ? Weights::kCached : kWeights,
+                    kForwardStages, kForm, kResidual>;
+  using Backward = BackwardConfig<Tile, Group, 1024, 4, kWeights, kStages, kOverlap, kForm, kResidual>;
   Problem<Element> problem(shape);
   const int threads_per_row =
       static_cast<int>((shape.cols + 32 * Tile::kElements - 1) / (32 * Tile::kElements) * 32);

@@ -8,22 +8,24 @@
 namespace plab::ops::layer_norm_gelu::portable {
 namespace {
 
-template <class Element, GeluForm kForm, bool kResidual>
+template <class Element, GeluForm kForm, Residual kResidual>
 Plan plan_backward_typed(const BackwardParams& params) {
   const RowSplit split = split_backward_row<Element>(params.rows, params.cols, is_aligned<Element>(params));
   if (split.vecs == 0) return {};
   constexpr bool k16Bit = sizeof(Element) == 2;
   const auto with_tile = [&]<class Tile, class Group>(Tag<Tile>, Tag<Group>) -> Plan {
-    const auto with = [&]<int kResident, int kStages, bool kOverlap, bool kInterleaved>() {
+    const auto with = [&]<int kResident, int kStages, bool kOverlap, bool kInterleaved,
+                          Residual kOfConfig = kResidual>() {
       using Config = BackwardConfig<Tile, Group, kResident, kWarpsPerBlock, Weights::kShared, kStages,
-                                    kOverlap, kForm, kResidual>;
+                                    kOverlap, kForm, kOfConfig>;
       return plan_backward_grid<Config, backward_kernel<Config>>(params, split.threads, kInterleaved);
     };
-    if constexpr (Tile::kAccess != Access::kExact && kResidual) {
+    if constexpr (Tile::kAccess != Access::kExact && kResidual == Residual::kYes) {
       return {};  // left to the kernel for long rows
     } else if constexpr (Tile::kAccess != Access::kExact) {
+      if (params.dsum != nullptr) return {};
       constexpr int kStages = k16Bit ? 3 : 2;
-      return with.template operator()<512, kStages, false, false>();
+      return with.template operator()<512, kStages, false, false, Residual::kNo>();
     } else if constexpr (Tile::kElements > 16) {
       return with.template operator()<512, 3, false, true>();
     } else if constexpr (k16Bit && Group::kIsWarp) {
@@ -50,9 +52,8 @@ Plan plan_backward_typed(const BackwardParams& params) {
 
 template <class Element>
 Plan plan_backward(const BackwardParams& params) {
-  return dispatch_form(params.form, [&]<GeluForm kForm>() {
-    return params.dsum != nullptr ? plan_backward_typed<Element, kForm, true>(params)
-                                  : plan_backward_typed<Element, kForm, false>(params);
+  return dispatch_form(params.form, params.dsum != nullptr, [&]<GeluForm kForm, Residual kResidual>() {
+    return plan_backward_typed<Element, kForm, kResidual>(params);
   });
 }
 

@@ -28,7 +28,7 @@ namespace plab::ops::layer_norm_gelu {
 /// kResidentThreads: as in ForwardConfig. kWarps: the warps of a block in which each warp has its own row.
 /// kOverlap: the first part of the next row is computed before the sums of this row are collected.
 template <class Tile_, class Group_, int kResidentThreads_, int kWarps_, Weights kWeights_, int kStages_,
-          bool kOverlap_, GeluForm kForm_, bool kResidual_ = false>
+          bool kOverlap_, GeluForm kForm_, Residual kResidual_ = Residual::kNo>
 struct BackwardConfig {
   using Tile = Tile_;
   using Group = Group_;
@@ -46,14 +46,14 @@ struct BackwardConfig {
   static constexpr bool kOverlap = kOverlap_;
   static constexpr Weights kWeights = kWeights_;
   static constexpr GeluForm kForm = kForm_;
-  static constexpr bool kResidual = kResidual_;
+  static constexpr Residual kResidual = kResidual_;
   static constexpr int kSumBytes = Group::kIsWarp ? kWarps * Tile::kElements * 32 * 4 : 0;
 
   static constexpr int weight_bytes(int threads_per_row) {
     return WeightsOfRow::shared_bytes(threads_per_row);
   }
-  static constexpr int shared_bytes(int threads_per_row, int threads) {
-    const int rings = weight_bytes(threads_per_row) + (kResidual ? 3 : 2) * Ring::shared_bytes(threads);
+  static constexpr int shared_bytes(int threads_per_row, int threads, bool has_residual) {
+    const int rings = weight_bytes(threads_per_row) + (has_residual ? 3 : 2) * Ring::shared_bytes(threads);
     return rings > kSumBytes ? rings : kSumBytes;
   }
 };
@@ -87,10 +87,10 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
   typename Config::Ring dsum_ring(tile, memory, threadIdx.x, blockDim.x);
   const Element* dsum_ahead = nullptr;
   int64_t dsum_step = 0;
-  if constexpr (Config::kResidual) {
+  with_residual<Config::kResidual>(params.dsum, [&] {
     dsum_ahead = static_cast<const Element*>(params.dsum) + first * params.dsum_row_stride;
     dsum_step = step * params.dsum_row_stride;
-  }
+  });
   const int64_t x_step = step * params.x_row_stride, dy_step = step * params.dy_row_stride;
   const Element* x_ahead = static_cast<const Element*>(params.x) + first * params.x_row_stride;
   const Element* dy_ahead = static_cast<const Element*>(params.dy) + first * params.dy_row_stride;
@@ -105,10 +105,10 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
     if (requested < count) {
       x_ring.request(x_ahead, ahead);
       dy_ring.request(dy_ahead, ahead);
-      if constexpr (Config::kResidual) {
+      with_residual<Config::kResidual>(params.dsum, [&] {
         dsum_ring.request(dsum_ahead, ahead);
         dsum_ahead += dsum_step;
-      }
+      });
       ahead = x_ring.next(ahead);
       x_ahead += x_step, dy_ahead += dy_step;
     }
@@ -135,8 +135,8 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
   using Ticket = typename Config::Group::Ticket;
   int loaded = 0;
   // If registers are left, they keep H until the row's sums are known; else H is recomputed.
-  constexpr bool kKeepsH =
-      !Config::kOverlap && !Config::kResidual && !Config::Group::kIsWarp && Tile::kElements == 16;
+  constexpr bool kKeepsH = !Config::kOverlap && Config::kResidual != Residual::kYes &&
+                           !Config::Group::kIsWarp && Tile::kElements == 16;
   struct Nothing {};
   using Kept = std::conditional_t<kKeepsH, Floats, Nothing>;
   // dH of the next row, the sums for dW and dB, and this thread's part of the row's two sums.
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
       float f[Tile::kVecSize];
       if constexpr (!kKeepsH) cuda::unpack(x_ring.vec(now, i), f);
       [[maybe_unused]] float dsum[Tile::kVecSize];
-      if constexpr (Config::kResidual) cuda::unpack(dsum_ring.vec(now, i), dsum);
+      with_residual<Config::kResidual>(params.dsum, [&] { cuda::unpack(dsum_ring.vec(now, i), dsum); });
 #pragma unroll
       for (int j = 0; j < Tile::kVecSize; ++j) {
         if constexpr (kKeepsH && kMultipliedOut) {
@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
           }
           f[j] = scale * (fmaf(h, slope, dh[i][j]) + shift);
         }
-        if constexpr (Config::kResidual) f[j] += dsum[j];
+        with_residual<Config::kResidual>(params.dsum, [&] { f[j] += dsum[j]; });
       }
       tile.store_vec(dx, i, f);
     }

@@ -12,7 +12,7 @@ namespace {
 /// A row is loaded directly into registers. Each group has one row, so the hardware schedules rows in memory order.
 /// A group prefetches into L2 the row of the group that starts when half of the running groups have ended. A group
 /// has several short rows, because starting a block has a cost too.
-template <class Tile, class Group, GeluForm kForm, bool kResidual>
+template <class Tile, class Group, GeluForm kForm, Residual kResidual>
 Plan plan_forward_direct(const ForwardParams& params, int threads_per_row) {
   constexpr int kResident = Tile::kElements > 48 ? 512 : Group::kIsWarp && Tile::kElements >= 32 ? 768 : 1024;
   constexpr int kAsManyAsRows = 1 << 24;  // waves
@@ -21,7 +21,7 @@ Plan plan_forward_direct(const ForwardParams& params, int threads_per_row) {
                    params.cols, Config::kOneRow ? kAsManyAsRows : 16, false);
 }
 
-template <class Element, GeluForm kForm, bool kResidual>
+template <class Element, GeluForm kForm, Residual kResidual>
 Plan plan_forward_typed(const ForwardParams& params) {
   const RowSplit split = split_forward_row<Element>(params.cols, is_aligned<Element>(params));
   constexpr bool k16Bit = sizeof(Element) == 2;
@@ -58,9 +58,8 @@ Plan plan_forward_typed(const ForwardParams& params) {
 
 template <class Element>
 Plan plan_forward(const ForwardParams& params) {
-  return dispatch_form(params.form, [&]<GeluForm kForm>() {
-    return params.residual != nullptr ? plan_forward_typed<Element, kForm, true>(params)
-                                      : plan_forward_typed<Element, kForm, false>(params);
+  return dispatch_form(params.form, params.residual != nullptr, [&]<GeluForm kForm, Residual kResidual>() {
+    return plan_forward_typed<Element, kForm, kResidual>(params);
   });
 }
 

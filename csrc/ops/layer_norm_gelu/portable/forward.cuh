@@ -26,7 +26,7 @@ namespace plab::ops::layer_norm_gelu {
 /// kResidentThreads threads must fit on an SM together, which limits the registers of each to 65536 /
 /// kResidentThreads. kStages: rows in the ring, 0 for forward_direct_kernel.
 template <class Tile_, class Group_, int kResidentThreads_, Weights kWeights_, int kStages_, GeluForm kForm_,
-          bool kResidual_ = false>
+          Residual kResidual_ = Residual::kNo>
 struct ForwardConfig {
   using Tile = Tile_;
   using Group = Group_;
@@ -38,7 +38,7 @@ struct ForwardConfig {
   static constexpr int kStages = kStages_;
   static constexpr Weights kWeights = kWeights_;
   static constexpr GeluForm kForm = kForm_;
-  static constexpr bool kResidual = kResidual_;
+  static constexpr Residual kResidual = kResidual_;
   static constexpr int kRowsAtATime =  // of a block, or cluster
       Group::kIsWarp ? kWarpsPerBlock * cuda::kWarpSize / Group::kLanes : 1;
   /// Of forward_direct_kernel: a group has one row. Only rows of a few vectors are too short for that.
@@ -49,9 +49,9 @@ struct ForwardConfig {
   static constexpr int weight_bytes(int threads_per_row) {
     return WeightsOfRow::shared_bytes(threads_per_row);
   }
-  static constexpr int shared_bytes(int threads_per_row, int threads) {
+  static constexpr int shared_bytes(int threads_per_row, int threads, bool has_residual) {
     if (kStages == 0) return 0;
-    return weight_bytes(threads_per_row) + (kResidual ? 2 : 1) * Ring::shared_bytes(threads);
+    return weight_bytes(threads_per_row) + (has_residual ? 2 : 1) * Ring::shared_bytes(threads);
   }
 };
 
@@ -82,11 +82,11 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
   const Element* residual_ahead = nullptr;
   Element* sum_next = nullptr;
   int64_t residual_step = 0;
-  if constexpr (Config::kResidual) {
+  with_residual<Config::kResidual>(params.residual, [&] {
     residual_ahead = static_cast<const Element*>(params.residual) + first * params.residual_row_stride;
     residual_step = step * params.residual_row_stride;
     sum_next = static_cast<Element*>(params.sum) + first * params.cols;
-  }
+  });
   const int64_t x_step = step * params.x_row_stride, y_step = step * params.cols;
   const Element* x_ahead = static_cast<const Element*>(params.x) + first * params.x_row_stride;
   Element* y = static_cast<Element*>(params.y) + first * params.cols;
@@ -96,10 +96,10 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
     if (requested < count) {
       ring.request(x_ahead, ahead);
       x_ahead += x_step;
-      if constexpr (Config::kResidual) {
+      with_residual<Config::kResidual>(params.residual, [&] {
         residual_ring.request(residual_ahead, ahead);
         residual_ahead += residual_step;
-      }
+      });
       ahead = ring.next(ahead);
     }
     ++requested;
@@ -114,8 +114,8 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
 
   auto post = [&](RingSlot slot) {  // the next row, once it has arrived
     cuda::ptx::cp_async_wait_group<Config::kStages - 2>();
-    const auto ticket =
-        post_first_sums<Config>(tile, group, ring, residual_ring, slot, inverse_cols, sum_next);
+    const auto ticket = post_first_sums<Config>(tile, group, ring, residual_ring, slot, inverse_cols,
+                                                params.residual, sum_next);
     sum_next += y_step;
     return ticket;
   };
@@ -182,8 +182,9 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
     if (next < params.rows) {
       constexpr int kRows = Config::kRowsAtATime;
       prefetch_rows<kRows>(x_of(next), params.rows - next, params.cols, params.x_row_stride);
-      if constexpr (Config::kResidual)
+      with_residual<Config::kResidual>(params.residual, [&] {
         prefetch_rows<kRows>(residual_of(next), params.rows - next, params.cols, params.residual_row_stride);
+      });
     }
   }
   for (int64_t k = 0; k < count; ++k) {
@@ -192,13 +193,13 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
     Rows rows, residual;
     rows.load(tile, x_of(row));
     Element* sum = nullptr;
-    if constexpr (Config::kResidual) {
+    with_residual<Config::kResidual>(params.residual, [&] {
       residual.load(tile, residual_of(row));
       sum = static_cast<Element*>(params.sum) + row * params.cols;
-    }
+    });
     weights.next_row();
-    const auto ticket =
-        post_first_sums<Config>(tile, group, rows, residual, RingSlot{0}, order.inverse_cols, sum, has_row);
+    const auto ticket = post_first_sums<Config>(tile, group, rows, residual, RingSlot{0}, order.inverse_cols,
+                                                params.residual, sum, has_row);
     const RowStatistics s =
         statistics<Config>(tile, group, ticket, rows, RingSlot{0}, order.inverse_cols, eps);
     if (!has_row) continue;

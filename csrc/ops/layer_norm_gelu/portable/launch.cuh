@@ -22,11 +22,9 @@ template <class Element>
 Plan plan_forward(const ForwardParams& params);
 template <class Element>
 Plan plan_backward(const BackwardParams& params);
-/// Rows that share steps (packed.cuh), without a kernel where a step does not fit a block, and for what has not been
-/// tried on a GPU: other elements than bf16, tanh, a residual.
-template <class Element>
+/// Rows of bf16 that share steps (packed.cuh), without a kernel where a step does not fit a block, and for what has
+/// not been tried on a GPU: tanh, a residual.
 Plan plan_forward_packed(const ForwardParams& params);
-template <class Element>
 Plan plan_backward_packed(const BackwardParams& params);
 /// Any row.
 template <class Element>
@@ -73,6 +71,14 @@ Plan dispatch_form(GeluForm form, Function&& function) {
   if (form == GeluForm::kErf) return function.template operator()<GeluForm::kErf>();
   return function.template operator()<GeluForm::kTanh>();
 }
+/// function.operator()<kForm, kResidual>(): three kernels instead of four, because compiling them is most of a build.
+template <class Function>
+Plan dispatch_form(GeluForm form, bool has_residual, Function&& function) {
+  using enum Residual;
+  if (form == GeluForm::kTanh) return function.template operator()<GeluForm::kTanh, kEither>();
+  return has_residual ? function.template operator()<GeluForm::kErf, kYes>()
+                      : function.template operator()<GeluForm::kErf, kNo>();
+}
 
 /// function(Tag<Tile>, Tag<Group>) for a split whose row fits a block (split.vecs > 0). kChoices as in
 /// split_row.
@@ -99,12 +105,13 @@ Plan dispatch_tile(const RowSplit& split, Function&& function) {
   return plan;
 }
 
-/// Whether a block of Config fits on an SM.
+/// Whether a block of Config fits on an SM. A residual has a ring of its own in shared memory, if rows have rings.
 template <class Config>
-bool fits(int threads_per_row) {
+bool fits(int threads_per_row, bool has_residual = false) {
   constexpr int kRows = Config::kRowsAtATime;
   constexpr int kStatic = sizeof(typename Config::Group::Storage);
-  return Config::shared_bytes(threads_per_row, kRows * threads_per_row) + kStatic <= cuda::max_shared_bytes();
+  return Config::shared_bytes(threads_per_row, kRows * threads_per_row, has_residual) + kStatic <=
+         cuda::max_shared_bytes();
 }
 
 /// What a plan needs to know of a kernel and its configuration.
@@ -118,16 +125,17 @@ struct KernelFacts {
 };
 
 template <class Config, auto kKernel>
-KernelFacts kernel_facts(int threads_per_row) {
+KernelFacts kernel_facts(int threads_per_row, bool has_residual = false) {
   constexpr int kRows = Config::kRowsAtATime, kBlocks = Config::Group::kBlocks;
-  const int threads = kRows * threads_per_row, shared_bytes = Config::shared_bytes(threads_per_row, threads);
+  const int threads = kRows * threads_per_row;
+  const int shared_bytes = Config::shared_bytes(threads_per_row, threads, has_residual);
   KernelFacts facts{reinterpret_cast<const void*>(kKernel), kRows, kBlocks, threads, shared_bytes, 0};
   // Also for clusters: lets the kernel have that much shared memory.
-  const int blocks = cuda::blocks_per_sm<kKernel>(threads, shared_bytes);
+  const int blocks = cuda::blocks_per_sm<kKernel>(threads, shared_bytes, has_residual);
   if constexpr (kBlocks == 1) {
     facts.units_per_gpu = int64_t{blocks} * cuda::sm_count();
   } else {
-    facts.units_per_gpu = cuda::clusters_on_device<kKernel>(kBlocks, threads, shared_bytes);
+    facts.units_per_gpu = cuda::clusters_on_device<kKernel>(kBlocks, threads, shared_bytes, has_residual);
   }
   return facts;
 }
@@ -169,9 +177,10 @@ inline Plan plan_backward_grid(const KernelFacts& facts, bool group_is_warp, con
 /// It has no kernel if shared memory is too small.
 template <class Config, auto kKernel>
 Plan plan_backward_grid(const BackwardParams& params, int threads_per_row, bool interleaved) {
-  if (!fits<Config>(threads_per_row)) return {};
-  return plan_backward_grid(kernel_facts<Config, kKernel>(threads_per_row), Config::Group::kIsWarp, params,
-                            interleaved);
+  const bool has_residual = params.dsum != nullptr;
+  if (!fits<Config>(threads_per_row, has_residual)) return {};
+  return plan_backward_grid(kernel_facts<Config, kKernel>(threads_per_row, has_residual),
+                            Config::Group::kIsWarp, params, interleaved);
 }
 
 /// For the kernels of long_rows.cuh.

@@ -22,6 +22,18 @@ enum class Access {
   kScalar,  // element by element: d or an address is not a multiple of 16 bytes
 };
 
+/// Whether the rows have a residual. kEither: the params say it, so that one kernel is compiled instead of two.
+enum class Residual { kNo, kYes, kEither };
+
+/// then() where rows have a residual: nothing is compiled where they have none.
+template <Residual kResidual, class Then>
+__device__ __forceinline__ void with_residual(const void* residual, Then&& then) {
+  if constexpr (kResidual == Residual::kYes) then();
+  if constexpr (kResidual == Residual::kEither) {
+    if (residual != nullptr) then();
+  }
+}
+
 constexpr int kMaxThreadsPerRow = 512;
 constexpr int kWarpsPerBlock = 4;  // where each warp has its own row, or two
 

@@ -233,7 +233,7 @@ class PackedRing {
     auto* elements = reinterpret_cast<Element*>(matrix);
     for (int n = first + static_cast<int>(threadIdx.x); n < Tile::capacity();
          n += static_cast<int>(blockDim.x))
-      elements[n] = Element(0.0f);
+      elements[n] = cuda::from_float<Element>(0.0f);
   }
   static __device__ __forceinline__ const Element* first_of_step(const PackedSteps& steps, int k,
                                                                  const void* matrix) {
@@ -250,7 +250,7 @@ class PackedRing {
 #pragma unroll
         for (int m = 0; m < kMatrices; ++m)
           reinterpret_cast<Element*>(target + m * matrix_bytes_)[n] =
-              n < step.elements ? first_of_step(steps, k, inputs[m])[n] : Element(0.0f);
+              n < step.elements ? first_of_step(steps, k, inputs[m])[n] : cuda::from_float<Element>(0.0f);
       }
     }
     __syncwarp();

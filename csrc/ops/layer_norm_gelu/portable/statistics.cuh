@@ -76,21 +76,22 @@ __device__ __forceinline__ RowStatistics two_pass_statistics(float mean, float r
   return {mean + rest, rstd, mean, rstd, 0.0f, -rest * rstd, true};
 }
 
-/// Posts this thread's part of the row's first sums. With a residual, it is first added to the row, in
-/// the ring and in `sum`.
+/// Posts this thread's part of the row's first sums. A residual is first added to the row, in the ring and in `sum`;
+/// `given_residual` is the params'.
 template <class Config, class Rows>
 __device__ __forceinline__ typename Config::Group::Ticket post_first_sums(
     const typename Config::Tile& tile, typename Config::Group& group, Rows& ring, const Rows& residual,
-    RingSlot slot, float inverse_cols, typename Config::Element* sum, bool has_row = true) {
+    RingSlot slot, float inverse_cols, const void* given_residual, typename Config::Element* sum,
+    bool has_row = true) {
   typename Config::FirstPass sums(Config::kTwoPasses ? inverse_cols : 0.0f);
 #pragma unroll
   for (int i = 0; i < Config::Tile::kVecs; ++i) {
     cuda::Vec<typename Config::Element> vec = ring.vec(slot, i);
-    if constexpr (Config::kResidual) {
+    with_residual<Config::kResidual>(given_residual, [&] {
       vec = cuda::add(vec, residual.vec(slot, i));
       ring.put(slot, i, vec);
       if (has_row) tile.store_packed(sum, i, vec);
-    }
+    });
     sums.add(tile, i, vec);
   }
   return group.post(sums.warp_sum());

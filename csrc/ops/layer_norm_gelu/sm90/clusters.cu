@@ -34,7 +34,7 @@ using portable::RowSplit;
 constexpr int kMaxFewRows =
     8;  // blocks of a cluster, on every GPU that has them; two rows a block are too slow
 
-template <class Tile, GeluForm kForm, bool kResidual>
+template <class Tile, GeluForm kForm, Residual kResidual>
 __global__ void __launch_bounds__(kMaxThreadsPerRow)
     backward_few_kernel(const __grid_constant__ BackwardParams params, float inverse_cols) {
   using Element = typename Tile::Element;
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kMaxThreadsPerRow)
   load(params.weight, 0, 0, weight);
   if (params.bias != nullptr) load(params.bias, 0, 0, bias);
   [[maybe_unused]] Floats dsum;
-  if constexpr (kResidual) load(params.dsum, row, params.dsum_row_stride, dsum);
+  with_residual<kResidual>(params.dsum, [&] { load(params.dsum, row, params.dsum_row_stride, dsum); });
   const float mean = __ldg(static_cast<const float*>(params.mean) + row);
   const float rstd = __ldg(static_cast<const float*>(params.rstd) + row);
   Floats& dbias = bias;
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kMaxThreadsPerRow)
 #pragma unroll
     for (int j = 0; j < Tile::kVecSize; ++j) {
       f[j] = rstd * (fmaf(x[i][j], slope, dh[i][j]) + shift);
-      if constexpr (kResidual) f[j] += dsum[i][j];
+      with_residual<kResidual>(params.dsum, [&] { f[j] += dsum[i][j]; });
     }
     tile.store_vec(dx, i, f);
   }
@@ -143,25 +143,26 @@ Plan with_cluster(int64_t cols, Function&& function) {
 
 /// A thread's weights and biases are in registers, in fp32: 64 of 128 for 32 columns. The rows come through
 /// shared memory.
-template <class Element, GeluForm kForm, bool kResidual>
+template <class Element, GeluForm kForm, Residual kResidual>
 Plan plan_forward_long(const ForwardParams& params) {
   using Tile = RowTile<Element, 32 / cuda::kVecSize<Element>, Access::kExact>;
   return with_cluster<Tile>(params.cols, [&]<class Group>(Tag<Group>, int threads) -> Plan {
     using Config = ForwardConfig<Tile, Group, 512, Weights::kFloats, 3, kForm, kResidual>;
-    if (!portable::fits<Config>(threads)) return {};
+    const bool has_residual = params.residual != nullptr;
+    if (!portable::fits<Config>(threads, has_residual)) return {};
     const bool one_block_each = threads == kMaxThreadsPerRow;  // runs of rows are better then
-    return portable::plan_grid(portable::kernel_facts<Config, forward_kernel<Config>>(threads), params.rows,
-                               params.cols, one_block_each ? 1 : 4, !one_block_each);
+    return portable::plan_grid(portable::kernel_facts<Config, forward_kernel<Config>>(threads, has_residual),
+                               params.rows, params.cols, one_block_each ? 1 : 4, !one_block_each);
   });
 }
 
 /// With fp32, shared memory has no room for three rows.
-template <class Tile, class Group, GeluForm kForm, bool kResidual,
+template <class Tile, class Group, GeluForm kForm, Residual kResidual,
           bool k16Bit = sizeof(typename Tile::Element) == 2>
 using LongBackward = BackwardConfig<Tile, Group, 512, kWarpsPerBlock, Weights::kShared, k16Bit ? 3 : 2,
                                     k16Bit, kForm, kResidual>;
 
-template <class Element, GeluForm kForm, bool kResidual>
+template <class Element, GeluForm kForm, Residual kResidual>
 Plan plan_backward_long(const BackwardParams& params) {
   using Tile = RowTile<Element, 16 / cuda::kVecSize<Element>, Access::kExact>;
   return with_cluster<Tile>(params.cols, [&]<class Group>(Tag<Group>, int threads) {
@@ -170,7 +171,7 @@ Plan plan_backward_long(const BackwardParams& params) {
   });
 }
 
-template <class Tile, GeluForm kForm, bool kResidual>
+template <class Tile, GeluForm kForm, Residual kResidual>
 Plan plan_backward_few(const BackwardParams& params, int threads) {
   constexpr auto kKernel = backward_few_kernel<Tile, kForm, kResidual>;
   Plan plan;
@@ -186,7 +187,7 @@ Plan plan_backward_few(const BackwardParams& params, int threads) {
   return plan;
 }
 
-template <class Element, GeluForm kForm, bool kResidual>
+template <class Element, GeluForm kForm, Residual kResidual>
 Plan plan_backward_typed(const BackwardParams& params) {
   if (!is_aligned<Element>(params)) return {};
   const RowSplit split = portable::split_backward_row<Element>(params.rows, params.cols, true);
@@ -203,29 +204,26 @@ Plan plan_backward_typed(const BackwardParams& params) {
   return split.vecs == 0 || is_better ? plan_backward_long<Element, kForm, kResidual>(params) : Plan{};
 }
 
-/// function.operator()<kForm>() on a GPU that has clusters.
+/// function.operator()<kForm, kResidual>() on a GPU that has clusters.
 template <class Function>
-Plan dispatch(GeluForm form, Function&& function) {
+Plan dispatch(GeluForm form, bool has_residual, Function&& function) {
   if (cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) != 9) return {};
-  return portable::dispatch_form(form, function);
+  return portable::dispatch_form(form, has_residual, function);
 }
 
 }  // namespace
 
 template <class Element>
 Plan plan_forward(const ForwardParams& params) {
-  return dispatch(params.form, [&]<GeluForm kForm>() {
-    if (!is_aligned<Element>(params)) return Plan{};
-    return params.residual != nullptr ? plan_forward_long<Element, kForm, true>(params)
-                                      : plan_forward_long<Element, kForm, false>(params);
+  return dispatch(params.form, params.residual != nullptr, [&]<GeluForm kForm, Residual kResidual>() {
+    return is_aligned<Element>(params) ? plan_forward_long<Element, kForm, kResidual>(params) : Plan{};
   });
 }
 
 template <class Element>
 Plan plan_backward(const BackwardParams& params) {
-  return dispatch(params.form, [&]<GeluForm kForm>() {
-    return params.dsum != nullptr ? plan_backward_typed<Element, kForm, true>(params)
-                                  : plan_backward_typed<Element, kForm, false>(params);
+  return dispatch(params.form, params.dsum != nullptr, [&]<GeluForm kForm, Residual kResidual>() {
+    return plan_backward_typed<Element, kForm, kResidual>(params);
   });
 }
 
