@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs recorded on two H100s with a delay planted (benchmarks/ranks): the verdict names it, and says what
-mending it won when it was mended. benchmarks/ranks/reduce.py makes the files.
+"""Jobs recorded on two H100s or H200s with a delay planted (benchmarks/ranks): the verdict names it, and says
+what mending it won when it was mended. benchmarks/ranks/reduce.py makes the files.
 """
 
 from __future__ import annotations
@@ -26,22 +26,23 @@ OTHER_GAIN = {
     "ddp_large_gradients": "mended it sends nothing, and then it need not launch its transfers either",
 }
 DATA = REPO / "tests" / "data" / "golden_h100"
-NAMES = sorted(path.name.removesuffix(".tar.xz") for path in DATA.glob("*.tar.xz"))
+FOLDERS = (DATA, REPO / "tests" / "data" / "golden_h200")
+SUFFIX = ".tar.xz"
+FOLDER_OF = {p.name.removesuffix(SUFFIX): p.parent for each in FOLDERS for p in each.glob(f"*{SUFFIX}")}
 score = load("score")
 CASES = score.cases()
 
 
 def unpacked(name: str, folder: Path) -> list[str]:
-    data = lzma.decompress((DATA / f"{name}.tar.xz").read_bytes())
+    data = lzma.decompress((FOLDER_OF[name] / f"{name}{SUFFIX}").read_bytes())
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         archive.extractall(folder, filter="data")
     return sorted(map(str, folder.glob("*.sqlite")))
 
 
-@pytest.mark.skipif(not NAMES, reason="no recording is there yet")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sorted(FOLDER_OF))
 def test_the_delay_is_named_and_costs_what_mending_it_won(name: str, tmp_path: Path) -> None:
-    times = json.loads((DATA / "times.json").read_text())[name]
+    times = json.loads((FOLDER_OF[name] / "times.json").read_text())[name]
     found = ranks(unpacked(name, tmp_path), pool=LocalPool(1))
     for row in score.judge(CASES[name], asdict(found.verdict), times):
         assert row.counts or row.verdict, "what is planted must be unmistakable"
