@@ -35,7 +35,7 @@ def path(unseen_ns: int) -> PathFinding:
 def test_most_of_a_step_in_graphs_is_unknown(unseen_frac: float, kind: str) -> None:
     rows = [row(0), row(1)]
     found = path(int(unseen_frac * STEP_NS))
-    result: Any = SimpleNamespace(verdict=verdict(rows, {}, found), rows=rows, path=found)
+    result: Any = SimpleNamespace(verdict=verdict(rows, {}, found), rows=rows, path=found, step_ns=STEP_NS)
     assert result.verdict.kind == kind and result.verdict.rank is None
     said = verdict_lines(result)[0]
     assert ("cannot tell" in said and "CUDA graphs" in said) == (kind == "unknown")
