@@ -16,6 +16,7 @@ import numpy as np
 
 from profiling_lab.analysis.critical_path.savings import fewer
 from profiling_lab.analysis.stats import grouped
+from profiling_lab.rules.chains import within_chains
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import Finding, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.kernel_families import CONVERTING, KNOWN, MATRIX, names_tell_little, rearranging
@@ -28,6 +29,8 @@ SHARE = Threshold(
     "share", "layout changes in one function", 0.03, "of the GPU time, from", "ours: one kernel in thirty"
 )
 NEEDED_SAVED_FRAC, MUCH_FRAC = 2 / 3, 1 / 3
+COPIES = "kernels and copies only change the memory layout"
+CONVERSIONS = "kernels convert layouts for cuDNN"
 JOINING, WINDOWS = r"CatArrayBatchedCopy", r"(?i)im2col|col2im"
 REMEDY = (
     "keep one layout throughout (channels_last, or strides that the next kernel accepts), write into a slice "
@@ -39,18 +42,15 @@ OF_CONVERSIONS = "convert model and input once to channels_last: .to(memory_form
 
 def check(view: View) -> RuleResult:
     moves, casts = rearranging(view)
+    moves &= ~within_chains(view)
     converts = view.kernels_named(CONVERTING)
-    copies, conversions = (
-        "kernels and copies only change the memory layout",
-        "kernels convert layouts for cuDNN",
-    )
     place, products = view.operation_place, view.kernels_named(MATRIX)
     needed = (place >= 0) & np.isin(place, place[products])
     needed |= view.kernels_named(JOINING) & (view.attribution.phase == Phase.BACKWARD)
     saved = np.where(needed, NEEDED_SAVED_FRAC, 1.0)
     findings = [
-        *by_function(view, moves & ~casts & ~converts, view[SHARE], copies, REMEDY, saved),
-        *by_function(view, converts, view[SHARE], conversions, OF_CONVERSIONS, np.ones_like(saved)),
+        *by_function(view, moves & ~casts & ~converts, view[SHARE], COPIES, REMEDY, saved),
+        *by_function(view, converts, view[SHARE], CONVERSIONS, OF_CONVERSIONS, np.ones_like(saved)),
     ]
     return findings or names_tell_little(view) or ()
 

@@ -41,6 +41,16 @@ def test_fires_for_copies_within_the_gpu(judge: Judge) -> None:
     assert finding.place.line == 9
 
 
+def test_a_copy_between_elementwise_kernels_of_its_function_is_left_to_memory_bound(judge: Judge) -> None:
+    """As the copy of its input that `masked_fill` fills."""
+    add = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >"
+    for function, found in (("f", 0), ("g", 1)):
+        builder = program(GEMM, 100).launch(add, 20_000, stack="/app/model.py:8 f")
+        builder.copy("DtoD", 50_000, stack=f"/app/model.py:9 {function}")
+        builder.launch(add, 20_000, stack="/app/model.py:10 f")
+        assert len(judge(RULE, builder)) == found
+
+
 def test_unfolded_windows_have_a_remedy_of_their_own(judge: Judge) -> None:
     for unfold_ns, remedy in ((20_000, "F.conv2d"), (10_000, "channels_last")):
         builder = program(COPY, 30_000)
