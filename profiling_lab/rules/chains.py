@@ -4,13 +4,15 @@
 A copy within the GPU has source and destination in one layout, and a cast changes elements one by one. So
 both are memory-bound like any elementwise kernel, and fuse with those of their function that come right
 before or after them: out of place, `masked_fill` first copies all of its input. A copy that has an
-elementwise kernel on one side only may be a buffer that is filled or read, which stays.
+elementwise kernel on one side only may be a buffer that is filled or read, which stays. Copies that
+autograd makes because a view was changed in place have a remedy of their own (see copy_reasons.py).
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.rules.copy_reasons import of_changed_views
 from profiling_lab.rules.kernel_families import OF_MANY_TENSORS, REARRANGING, rearranging
 from profiling_lab.rules.view import Mask, View
 from profiling_lab.trace.columns import I64
@@ -23,7 +25,7 @@ def within_chains(view: View) -> Mask:
     other work in between.
     """
     moves, casts = rearranging(view)
-    straight = casts | view.named("memcpy DtoD")
+    straight = (casts | view.named("memcpy DtoD")) & ~of_changed_views(view)
     elementwise = view.kernels_named(ELEMENT_BY_ELEMENT) & ~view.kernels_named(OF_INDICES) & ~moves
     order, begins = _by_stream(view)
     inside, function = (elementwise | straight)[order], view.function_of_line[view.operation_place][order]
