@@ -195,7 +195,7 @@ def test_a_loop_that_makes_few_of_the_launches_is_not_the_line(judge: Judge) -> 
 
 
 def test_an_optimizer_parameter_by_parameter_is_a_cause_of_its_own(judge: Judge) -> None:
-    """Also beside other launches of its function; but not one that is fused, which launches little more."""
+    """Also next to other launches of its function; but not one that is fused, which launches little more."""
     step = "/app/train.py:30 train > /site-packages/torch/optim/adam.py:400 _single_tensor_adam"
     builder = launches(120, 3_000, "/app/train.py:29 train")
     for _ in range(150):
