@@ -31,13 +31,65 @@ def hottest(view: View, rows: I64, weight_ns: I64, idle_by_line: I64) -> Frame |
     return view.hottest_line(rows, weight_ns + idle_ns)
 
 
-def cut_by_waits(view: View, launches: I64, loop: int | None, few: float) -> tuple[Frame | None, str, float]:
+def around(
+    view: View, launches: I64, loop: int | None, few: float, many: float
+) -> tuple[Frame | None, str, float]:
     """Where the host waits after every few launches, or the loop: its line, and words about it. And the part
-    of the launches that is left when those between two waits are one.
+    of the launches that is left when those between two waits are one; of a loop none has to be.
     """
     cutting, pieces = waits_between(view, launches)
     left = pieces / max(len(launches), 1)
     if loop is None and len(launches) >= few * pieces:
-        return None, "", left
+        return *outer_loop(view, launches, many), left
     words = f"; the host waits after every {len(launches) / pieces:.1f} of them, mostly at this line"
-    return view.place(cutting if loop is None else loop), words, left
+    return (view.place(cutting), words, left) if loop is None else (view.place(loop), words, 0.0)
+
+
+def outer_loop(view: View, launches: I64, many: float) -> tuple[Frame | None, str]:
+    """The line that calls what launches most of these again and again in each step, with a loop inside of
+    that call; and words about it. Not known without steps: they are loops, too.
+    """
+    if view.steps is None or not len(launches):
+        return None, ""
+    stacks, steps = view.trace.stacks, len(view.steps)
+    own_row, passes = stacks.own_rows(view.ownership), _passes(view)
+    row = inner = int(np.bincount(own_row[view.calls.stack[launches]]).argmax())
+    found = None
+    while (row := int(own_row[stacks.parent[row]])) > 0:
+        if many * steps <= passes[row] < passes[inner] and (found is None or passes[row] < passes[found]):
+            found = row
+    if found is None or 2 * _through(view, launches, found) < len(launches):
+        return None, ""
+    line = int(view.place_of_stack(np.array([found], dtype=np.int32))[0])
+    return view.place(line), f"; this line calls what launches them {passes[found] / steps:,.0f} times a step"
+
+
+def _through(view: View, launches: I64, row: int) -> int:
+    """How many of these were launched within a call from this row of the stacks."""
+    stacks, count = view.trace.stacks, 0
+    own_row = stacks.own_rows(view.ownership)
+    at = own_row[view.calls.stack[launches]]
+    while len(at):
+        count += int((at == row).sum())
+        at = own_row[stacks.parent[at]]
+        at = at[at > 0]
+    return count
+
+
+def _passes(view: View) -> I64:
+    """Per row of the stacks how often its line was passed, at most: as often as what came least often in it.
+    A line came as often as the kernel that it launched most often.
+    """
+    stacks, rows = view.trace.stacks, np.flatnonzero(view.kernels & view.has_call)
+    own_row = stacks.own_rows(view.ownership)
+    inside = own_row[view.calls.stack[view.attribution.call[rows]]].astype(np.int64)
+    symbol, count = np.unique(inside << 32 | view.operations.name[rows], return_counts=True)
+    often, least = np.zeros(len(own_row), dtype=np.int64), np.full(len(own_row), len(rows) + 1)
+    np.maximum.at(often, symbol >> 32, count)
+    row: I64 = np.flatnonzero(often)
+    times = often[row]
+    while len(row):
+        np.minimum.at(least, row, times)
+        row = own_row[stacks.parent[row]].astype(np.int64)
+        row, times = row[row > 0], times[row > 0]
+    return least

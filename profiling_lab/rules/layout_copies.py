@@ -16,6 +16,8 @@ import numpy as np
 
 from profiling_lab.analysis.critical_path.savings import fewer
 from profiling_lab.analysis.stats import grouped
+from profiling_lab.rules.chains import within_chains
+from profiling_lab.rules.copy_reasons import of_changed_views, reasons
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import Finding, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.kernel_families import CONVERTING, KNOWN, MATRIX, names_tell_little, rearranging
@@ -28,29 +30,27 @@ SHARE = Threshold(
     "share", "layout changes in one function", 0.03, "of the GPU time, from", "ours: one kernel in thirty"
 )
 NEEDED_SAVED_FRAC, MUCH_FRAC = 2 / 3, 1 / 3
-JOINING, WINDOWS = r"CatArrayBatchedCopy", r"(?i)im2col|col2im"
+COPIES = "kernels and copies only change the memory layout"
+CONVERSIONS = "kernels convert layouts for cuDNN"
+JOINING = r"CatArrayBatchedCopy"
 REMEDY = (
     "keep one layout throughout (channels_last, or strides that the next kernel accepts), write into a slice "
     "instead of cat, drop contiguous() if nothing needs it"
 )
-OF_WINDOWS = "unfold copies each window: F.conv2d, a pooling or a view (x.unfold) reads them where they are"
 OF_CONVERSIONS = "convert model and input once to channels_last: .to(memory_format=torch.channels_last)"
 
 
 def check(view: View) -> RuleResult:
     moves, casts = rearranging(view)
+    moves &= ~within_chains(view)
     converts = view.kernels_named(CONVERTING)
-    copies, conversions = (
-        "kernels and copies only change the memory layout",
-        "kernels convert layouts for cuDNN",
-    )
     place, products = view.operation_place, view.kernels_named(MATRIX)
     needed = (place >= 0) & np.isin(place, place[products])
     needed |= view.kernels_named(JOINING) & (view.attribution.phase == Phase.BACKWARD)
-    saved = np.where(needed, NEEDED_SAVED_FRAC, 1.0)
+    saved = np.where(needed & ~of_changed_views(view), NEEDED_SAVED_FRAC, 1.0)
     findings = [
-        *by_function(view, moves & ~casts & ~converts, view[SHARE], copies, REMEDY, saved),
-        *by_function(view, converts, view[SHARE], conversions, OF_CONVERSIONS, np.ones_like(saved)),
+        *by_function(view, moves & ~casts & ~converts, view[SHARE], COPIES, REMEDY, saved),
+        *by_function(view, converts, view[SHARE], CONVERSIONS, OF_CONVERSIONS, np.ones_like(saved)),
     ]
     return findings or names_tell_little(view) or ()
 
@@ -63,7 +63,7 @@ def by_function(
     saved: per operation the fraction that the remedy saves.
     """
     duration, findings = view.operations.duration_ns, []
-    rows, windows = np.flatnonzero(counted), view.kernels_named(WINDOWS)
+    rows, known = np.flatnonzero(counted), reasons(view)
     for _, mine in grouped(rows, view.function_of_line[view.operation_place[rows]]):
         total_ns = int(duration[mine].sum())
         if total_ns < least_frac * view.gpu_ns:
@@ -71,7 +71,7 @@ def by_function(
         phases = set(view.attribution.phase[mine].tolist())
         both = ", forward and backward" if {Phase.FORWARD, Phase.BACKWARD} <= phases else ""
         lines = len(unique(view.operation_place[mine]))
-        of_windows = int(duration[mine[windows[mine]]].sum()) >= MUCH_FRAC * total_ns
+        much = [text for mask, text in known if duration[mine[mask[mine]]].sum() >= MUCH_FRAC * total_ns]
         findings.append(
             view.finding(
                 f"{len(mine):,} {what}{f' at {lines} lines of one function' if lines > 1 else ''}: "
@@ -81,7 +81,7 @@ def by_function(
                 place=view.hottest_line(mine, duration[mine]),
                 rows=mine,
                 weight=duration[mine],
-                remedy=OF_WINDOWS if of_windows else remedy,
+                remedy=much[0] if much else remedy,
                 confidence="medium",
                 wins_frac=float(saved[mine] @ duration[mine]) / total_ns,
                 saving=fewer(mine, 1 - saved[mine]),

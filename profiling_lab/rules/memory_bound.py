@@ -5,7 +5,8 @@ Elementwise operations, activations, normalisations, softmax, reductions, dropou
 operations per element. Memory bandwidth limits them on every GPU, and each one reads what the one before
 wrote. They are recognised by name. A kernel with blocks for a few SMs only is not one of them: so few cannot
 use the bandwidth, and fusing it would leave its grid as small. Kernels that only change a layout or a dtype
-are left to `layout_copies` and `dtype_casts`. The cost is all of their time. Fusion saves part of it where
+are left to `layout_copies` and `dtype_casts`, but casts and copies among elementwise kernels of one function
+fuse with them (see chains.py). The cost is all of their time. Fusion saves part of it where
 kernels follow each other on a stream with no other work in between: of such a chain the longest remains,
 because one has to read and write. Kernels of a foreach or fused optimizer have tensors of their own, so they
 form no chain. Every network has such kernels, so the severity is at most medium.
@@ -16,20 +17,19 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.critical_path.savings import fewer
+from profiling_lab.rules.chains import fusible, within_chains
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import RuleResult, Threshold, ms, percent, where
 from profiling_lab.rules.kernel_families import (
     KNOWN,
     MATRIX,
     MEMORY_BOUND,
-    OF_MANY_TENSORS,
     REARRANGING,
     names_tell_little,
 )
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.small_grids import FILLED, small_grids
-from profiling_lab.rules.view import Mask, View
-from profiling_lab.trace.columns import I64
+from profiling_lab.rules.view import View
 
 SHARE = Threshold("share", "memory-bound kernels", 0.3, "of the GPU time, from", "ours: worth fusing")
 REMEDY = "fuse them: torch.compile, or a fused op (layer_norm_gelu, a fused optimizer, SDPA)"
@@ -39,6 +39,7 @@ def check(view: View) -> RuleResult:
     duration = view.operations.duration_ns
     memory = view.kernels_named(MEMORY_BOUND) & ~view.kernels_named(MATRIX) & ~view.kernels_named(REARRANGING)
     memory &= ~small_grids(view)
+    memory |= within_chains(view)
     total_ns = int(duration[memory].sum())
     rows = np.flatnonzero(memory)
     if not total_ns or total_ns < view[SHARE] * view.gpu_ns:
@@ -59,21 +60,6 @@ def check(view: View) -> RuleResult:
             saving=fewer(fused),
         )
     ]
-
-
-def fusible(view: View, memory: Mask) -> I64:
-    """What fusion saves: of each chain on a stream all but its longest kernel. Copies do not end a chain."""
-    operations = view.operations
-    fuses = memory & ~view.kernels_named(OF_MANY_TENSORS)
-    order = np.lexsort((operations.start_ns, operations.stream, operations.device, operations.process))
-    stream = np.stack([operations.process, operations.device, operations.stream])[:, order]
-    begins = np.append(True, (np.diff(stream) != 0).any(axis=0))
-    ends = ~(fuses | view.kernels_named(REARRANGING))[order]
-    number = np.cumsum(begins | ends)  # what ends a chain has a number that it shares with the chain after it
-    of_chain, rows = number[fuses[order]], order[fuses[order]]
-    longest_last = np.lexsort((operations.duration_ns[rows], of_chain))
-    is_last = np.append(np.diff(of_chain[longest_last]) != 0, True)[: len(rows)]
-    return np.asarray(np.sort(rows[longest_last[~is_last]]), dtype=np.int64)
 
 
 RULE = Rule(

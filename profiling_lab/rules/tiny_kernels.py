@@ -7,8 +7,9 @@ plus the GPU's short idle times before them; fusion saves most of that. Calls th
 for room in the launch queue: their idle time is not counted, nor is that which a wait of the host costs (see
 `sync_calls`, `implicit_sync`), nor that of lines that launch mostly copies (see `gap_cause`). If the host
 waits after every few of these launches, the line is that of most waits: neither a fused kernel nor a graph
-reaches over a wait. A line that waits again and again is a loop: functions that it calls belong to it. An
-optimizer's launches that are not of many tensors each are a cause of their own, `unfused_optimizer`.
+reaches over a wait. A line that waits again and again is a loop: functions that it calls belong to it. If a
+line calls loops many times a step, as all layers for each word, it is that line. Launches of an optimizer
+that are not of many tensors each are a cause of their own, `unfused_optimizer`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from profiling_lab.rules.costs import gpu_time, host_blocked
 from profiling_lab.rules.finding import RuleResult, Threshold, ms
 from profiling_lab.rules.gap_pieces import copying_lines
 from profiling_lab.rules.kernel_families import OF_MANY_TENSORS
-from profiling_lab.rules.launch_loops import by_function, cut_by_waits, hottest
+from profiling_lab.rules.launch_loops import around, by_function, hottest
 from profiling_lab.rules.launch_queue import launches_of
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
@@ -54,7 +55,6 @@ def check(view: View) -> RuleResult:
         number, of_optimizer = divmod(part, 2)
         duration, launches = view.operations.duration_ns[mine], launches_of(view, mine)
         lines = unique(view.operation_place[mine])
-        # Long calls load code or wait for room in the launch queue. Fewer launches do not shorten them.
         quick = launches[view.calls.end_ns[launches] - view.calls.start_ns[launches] < view[SLOW_CALL]]
         gpu_ns, launch_ns = int(duration.sum()), host_blocked(view, quick).total_ns
         idle_ns = int(idle_by_line[lines[lines >= 0]].sum())
@@ -63,9 +63,9 @@ def check(view: View) -> RuleResult:
         if len(launches) + unknown < view[MANY] or cost_ns < view[SHARE] * view.span_ns:
             continue
         backward = (view.attribution.phase[mine] == Phase.BACKWARD).any()
-        loop = [line for line in loops.values() if view.function_of_line[line] == number]
-        functions = "a loop and what it calls" if loop else "one function"
-        place, cut, left = cut_by_waits(view, launches, loop[0] if loop else None, view[FEW])
+        loop = next((line for line in loops.values() if view.function_of_line[line] == number), None)
+        functions = "one function" if loop is None else "a loop and what it calls"
+        place, cut, left = around(view, launches, loop, view[FEW], view[MANY])
         place = place if cut else hottest(view, mine, duration, idle_by_line)
         findings.append(
             view.finding(
@@ -80,8 +80,8 @@ def check(view: View) -> RuleResult:
                 weight=duration,
                 remedy=OF_OPTIMIZER if of_optimizer else REMEDY,
                 cause="unfused_optimizer" if of_optimizer else "",
-                saving=fewer(with_copies(view, mine, view[SHORT]), max(1 - WINS_FRAC, 0.0 if loop else left)),
-                elsewhere=bool(cut) and not loop,
+                saving=fewer(with_copies(view, mine, view[SHORT]), max(1 - WINS_FRAC, left)),
+                elsewhere=bool(cut) and loop is None,
             )
         )
     return findings or view.too_few_lines("that no line launches many tiny kernels") or ()

@@ -115,7 +115,9 @@ def _launches(trace: Tables, process: int) -> npt.NDArray[np.intp]:
 
 def repeated_steps(trace: Tables, process: int) -> Found | None:
     """Repetitions of the sequence of (kernel, line), or of lines: sizes that grow need other kernels. Where
-    steps differ, as if branches are taken at random, from one of what all of them launch once to the next.
+    steps differ, as if branches are taken at random, from one of what all of them launch once to the next. A
+    step of several loops, as a prompt that is read word by word before the answer, has nothing that comes
+    once but the turn from one line to another.
     """
     operations, found = trace.operations, trace.attribution
     rows = np.flatnonzero(operations.process == process)
@@ -130,11 +132,14 @@ def repeated_steps(trace: Tables, process: int) -> Found | None:
     own = trace.stacks.own_rows(Ownership())[found.stack[rows]]
     symbols, _ = dense(operations.name[rows].astype(np.int64) << 32 | own)
     last_ns = int(operations.end_ns[rows].max(initial=0))
-    steps = _repetitions(symbols, time_ns, last_ns)
-    if steps is None and (own > 0).mean() >= _LINES_KNOWN_FRAC:
-        turns = np.flatnonzero(np.append(True, own[1:] != own[:-1]))
-        steps = _repetitions(dense(own[turns])[0], time_ns[turns], last_ns)
-    return steps or _landmarks(symbols, time_ns)
+    if steps := _repetitions(symbols, time_ns, last_ns):
+        return steps
+    if (own > 0).mean() < _LINES_KNOWN_FRAC:
+        return _landmarks(symbols, time_ns)
+    turns = np.flatnonzero(np.append(True, own[1:] != own[:-1]))
+    line, began_ns = own[turns].astype(np.int64), time_ns[turns]
+    steps = _repetitions(dense(line)[0], began_ns, last_ns) or _landmarks(symbols, time_ns)
+    return steps or _landmarks(dense(line[:-1] << 32 | line[1:])[0], began_ns[1:])
 
 
 def _landmarks(symbols: I32, time_ns: I64) -> Found | None:

@@ -140,6 +140,19 @@ def test_steps_that_differ_share_what_they_launch_once(tmp_path: Path) -> None:
     assert (result.sign, result.steps) == ("period", 11)
 
 
+def test_a_step_of_two_loops_begins_where_the_first_one_begins_again(tmp_path: Path) -> None:
+    """A prompt is read word by word, then the answer is said: nothing comes once in a step but the turns."""
+    builder = TraceBuilder()
+    for _ in range(8):
+        for words, around in ((20, "/app/run.py:4 read"), (6, "/app/run.py:9 answer")):
+            for _ in range(words):
+                builder.launch("embed", 1_000, stack=f"{around} > /app/net.py:7 f")
+                builder.launch("gemm", 2_000, stack=f"{around} > /app/net.py:8 f")
+    result = steps_of(builder, tmp_path)
+    assert (result.sign, result.steps) == ("period", 7)
+    assert {row.compute_ns for row in result.rows} == {26 * 3_000}
+
+
 def test_the_same_kernel_again_and_again_is_no_step(tmp_path: Path) -> None:
     builder = TraceBuilder().launch("fill", 1_000)
     for _ in range(30):

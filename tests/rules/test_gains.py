@@ -80,6 +80,21 @@ def test_a_faster_kernel_saves_nothing_where_the_host_is_slower(tmp_path: Path) 
             assert (found.at_most_per_step_ns or 0) >= found.gain_per_step_ns
 
 
+def test_no_gain_exceeds_a_step_without_its_recording(tmp_path: Path) -> None:
+    """Most of what a launch takes here is the recorder's, so a recorded step is three times as long."""
+    builder = TraceBuilder().row("PYREC_META", name="overhead_callback_ns", value="1000")
+    for step in range(12):
+        begin_ns = builder.now_ns
+        for _ in range(100):
+            builder.launch("k", 500, call_ns=4_500, stack="/app/a.py:7 f")
+        builder.range(f"ProfilerStep#{step}", begin_ns, builder.now_ns)
+    with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:
+        found = run(trace, RULES)
+    (tiny,) = [finding for finding in found.findings if finding.rule == "tiny_kernels"]
+    assert found.recording_ns is not None and tiny.gain_per_step_ns is not None
+    assert 0 < tiny.gain_per_step_ns <= 100 * 5 * US - found.recording_ns
+
+
 def test_what_saves_nothing_is_not_severe(tmp_path: Path) -> None:
     for dispatch_ns, severity in ((0, "high"), (60 * US, "low")):
         (found,) = [f for f in checked(slow_products(dispatch_ns), tmp_path) if f.rule == "tensor_cores"]

@@ -41,6 +41,16 @@ def test_fires_for_copies_within_the_gpu(judge: Judge) -> None:
     assert finding.place.line == 9
 
 
+def test_a_copy_between_elementwise_kernels_of_its_function_is_left_to_memory_bound(judge: Judge) -> None:
+    """As the copy of its input that `masked_fill` fills."""
+    add = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >"
+    for function, found in (("f", 0), ("g", 1)):
+        builder = program(GEMM, 100).launch(add, 20_000, stack="/app/model.py:8 f")
+        builder.copy("DtoD", 50_000, stack=f"/app/model.py:9 {function}")
+        builder.launch(add, 20_000, stack="/app/model.py:10 f")
+        assert len(judge(RULE, builder)) == found
+
+
 def test_unfolded_windows_have_a_remedy_of_their_own(judge: Judge) -> None:
     for unfold_ns, remedy in ((20_000, "F.conv2d"), (10_000, "channels_last")):
         builder = program(COPY, 30_000)
@@ -48,6 +58,44 @@ def test_unfolded_windows_have_a_remedy_of_their_own(judge: Judge) -> None:
             builder.launch(f"void at::native::{kernel}", 5 * unfold_ns // 2 + 100, stack="/app/model.py:3 f")
         (finding,) = judge(RULE, builder)
         assert remedy in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("node", "remedy", "saved"),
+    [("CopySlices", "out of place", 1.0), ("CloneBackward0", "keep one layout", 2 / 3)],
+)
+def test_copies_of_a_view_that_is_changed_in_place_need_not_be(
+    judge: Judge, node: str, remedy: str, saved: float
+) -> None:
+    """`F.relu(linear(x), inplace=True)`: its line multiplies matrices, but no layout asks for the copies."""
+    clamp = "void at::native::vectorized_elementwise_kernel<8, at::native::threshold_kernel_impl<T> >"
+    builder, line = TraceBuilder(), "/app/model.py:4 f"
+    for step in range(5):
+        builder.launch(GEMM, 100_000, stack=line, peek=2 * step)
+        builder.launch(clamp, 20_000, stack=line, peek=2 * step + 1)
+        builder.launch("gemm", 1_000, stack="/app/model.py:9 main", peek=2 * step + 2)
+        how = {"thread": 2, "peek": 0, "node": 2 * step + (node == "CopySlices")}  # it is made last
+        builder.copy("DtoD", 20_000, node_name=node, **how)
+        builder.launch(clamp, 20_000, node_name=node, **how)
+        how["node"] = 2 * step
+        builder.copy("DtoD", 20_000, node_name="AsStridedBackward0", **how)
+    (finding,) = judge(RULE, builder)
+    assert finding.place.line == 4 and finding.events == 10 and remedy in finding.remedy
+    assert finding.wins_frac == pytest.approx(saved)
+
+
+def test_copies_between_the_kernels_of_backward_may_be_of_a_changed_view(judge: Judge) -> None:
+    """They do not belong to a chain: autograd launches them around a kernel of its own."""
+    add = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >"
+    for node, found in (("CopySlices", 1), ("CloneBackward0", 0)):
+        builder = TraceBuilder().launch(add, 20_000, stack="/app/model.py:4 f", peek=1)
+        builder.launch("gemm", 1_000, stack="/app/model.py:9 main", peek=2)
+        for name in ("ReluBackward0", node, "ReluBackward0"):
+            how = {"thread": 2, "peek": 0, "node": 0, "node_name": name}
+            builder = (
+                builder.launch(add, 20_000, **how) if name != node else builder.copy("DtoD", 20_000, **how)
+            )
+        assert len(judge(RULE, builder)) == found
 
 
 def test_silent_where_little_is_moved(judge: Judge) -> None:

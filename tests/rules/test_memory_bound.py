@@ -50,6 +50,43 @@ def test_fusion_leaves_the_longest_of_each_chain(
     assert finding.wins_frac is not None and finding.wins_frac * finding.cost_ns == pytest.approx(saved_ns)
 
 
+CAST = "void at::native::vectorized_elementwise_kernel<8, at::native::bfloat16_copy_kernel_cuda(T&)>"
+INDEX = "void at::native::index_elementwise_kernel<128, 4, at::native::gpu_index_kernel<T> >"
+
+
+@pytest.mark.parametrize(
+    ("named", "counted_ns", "saved_ns"),
+    [
+        ([(ADD, 30_000), ("DtoD", 9_000), (ADD, 20_000)], 59_000, 29_000),
+        ([(ADD, 30_000), ("DtoD", 9_000), ("DtoD", 8_000), (ADD, 20_000)], 67_000, 37_000),
+        ([(ADD, 30_000), ("DtoD", 40_000), (ADD, 20_000)], 90_000, 50_000),
+        ([(ADD, 30_000), ("DtoD", 9_000), (GEMM, 1_000), (ADD, 20_000)], 50_000, 0),
+        ([(ADD, 30_000), ("DtoD", 9_000), (INDEX, 20_000)], 50_000, 0),
+        ([(ADD, 30_000), (CAST, 9_000)], 39_000, 9_000),
+        ([(ADD, 30_000), (GEMM, 1_000), (CAST, 9_000)], 30_000, 0),
+    ],
+)
+def test_copies_and_casts_among_elementwise_kernels_fuse_with_them(
+    judge: Judge, named: list[tuple[str, int]], counted_ns: int, saved_ns: int
+) -> None:
+    builder = kernels((GEMM, 1_000))
+    for line, (name, ns) in enumerate(named, 2):
+        stack = f"/app/model.py:{line} f"
+        builder = (
+            builder.copy(name, ns, stack=stack) if name == "DtoD" else builder.launch(name, ns, stack=stack)
+        )
+    (finding,) = judge(RULE, builder)
+    assert finding.wins_frac is not None and finding.cost_ns == counted_ns
+    assert finding.wins_frac * finding.cost_ns == pytest.approx(saved_ns)
+
+
+def test_a_copy_between_kernels_of_other_functions_is_none_of_their_chain(judge: Judge) -> None:
+    builder = TraceBuilder().launch(ADD, 30_000, stack="/app/model.py:1 f")
+    builder.copy("DtoD", 9_000, stack="/app/model.py:5 g").launch(ADD, 20_000, stack="/app/model.py:2 f")
+    (finding,) = judge(RULE, builder)
+    assert finding.cost_ns == 50_000 and finding.wins_frac == 0
+
+
 def test_kernels_of_two_streams_are_no_chain(judge: Judge) -> None:
     builder = TraceBuilder().launch(ADD, 30_000, stream=7).launch(NORM, 20_000, stream=8)
     (finding,) = judge(RULE, builder.launch(ADD, 10_000, stream=8))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pytest
 from builders import Judge, TraceBuilder
 
 from profiling_lab.rules import Abstain
@@ -146,8 +147,55 @@ def test_what_a_loop_with_waits_calls_is_part_of_the_loop(judge: Judge) -> None:
     assert "one function" not in alone.what and "loop" not in alone.what, "the line launches nothing itself"
 
 
+@pytest.mark.parametrize(
+    ("steps", "words", "layers", "line"),
+    [(4, 128, 2, 24), (1, 128, 2, 14), (4, 64, 2, 14), (4, 128, 1, 14)],
+)
+def test_the_outer_of_two_loops_is_the_line_to_look_at(
+    judge: Judge, steps: int, words: int, layers: int, line: int
+) -> None:
+    """All layers for each word: words can be read at once. Where words are the steps, they are no loop."""
+    builder = TraceBuilder()
+    for step in range(steps):
+        began_ns = builder.now_ns
+        for _ in range(words):
+            word = "/app/model.py:3 main > /app/model.py:20 answer > /app/model.py:24 read > "
+            word += "/app/model.py:8 Net.forward"
+            builder.launch("embed", 2_000, stack=word)
+            for _ in range(layers):
+                layer = word.replace(":8", ":9") + " > /app/model.py:{} Layer.forward"
+                builder.launch("add", 3_000, stack=layer.format(14)).launch(
+                    "mul", 2_000, stack=layer.format(15)
+                )
+        builder.launch("loss", 50_000, stack="/app/model.py:3 main > /app/model.py:30 loss")
+        if steps > 1:
+            builder.range(f"ProfilerStep#{step}", began_ns, builder.now_ns)
+    finding = max(judge(RULE, builder), key=lambda found: found.events)
+    assert finding.place.line == line
+    assert ("this line calls what launches them 128 times a step" in finding.what) is (line == 24)
+
+
+def test_a_loop_that_makes_few_of_the_launches_is_not_the_line(judge: Judge) -> None:
+    """Half of them and more come from other loops, each of fewer passes."""
+    builder = TraceBuilder()
+    for step in range(4):
+        began_ns = builder.now_ns
+        for line, words in ((24, 110), (34, 80), (44, 80)):
+            for _ in range(words):
+                word = f"/app/model.py:3 main > /app/model.py:{line} read > /app/model.py:8 Net.forward"
+                builder.launch("embed", 20_000, stack=word)
+                for _ in range(2):
+                    builder.launch(
+                        "add", 3_000, stack=word.replace(":8", ":9") + " > /app/model.py:14 Layer.f"
+                    )
+        builder.launch("loss", 50_000, stack="/app/model.py:3 main > /app/model.py:50 loss")
+        builder.range(f"ProfilerStep#{step}", began_ns, builder.now_ns)
+    (finding,) = judge(RULE, builder)
+    assert finding.place.line == 14
+
+
 def test_an_optimizer_parameter_by_parameter_is_a_cause_of_its_own(judge: Judge) -> None:
-    """Also beside other launches of its function; but not one that is fused, which launches little more."""
+    """Also next to other launches of its function; but not one that is fused, which launches little more."""
     step = "/app/train.py:30 train > /site-packages/torch/optim/adam.py:400 _single_tensor_adam"
     builder = launches(120, 3_000, "/app/train.py:29 train")
     for _ in range(150):
