@@ -18,7 +18,10 @@ from typing import Any
 
 REPO = Path(__file__).resolve().parents[1]
 RESULTS = REPO / "benchmarks" / "results"
-_DOCS = "benchmarks diagnosis guide/interpreting serving analysis/energy analysis/ranks architecture/many_ranks"
+_DOCS = (
+    "benchmarks diagnosis guide/interpreting serving analysis/energy analysis/ranks_checked "
+    "architecture/many_ranks"
+)
 PAGES = (REPO / "README.md", *(REPO / "docs" / f"{page}.md" for page in _DOCS.split()))
 _BLOCK = re.compile(r"<!-- figures: (?P<name>\w+) -->\n.*?<!-- end of figures -->\n", re.DOTALL)
 
