@@ -18,10 +18,8 @@ from typing import Any
 
 REPO = Path(__file__).resolve().parents[1]
 RESULTS = REPO / "benchmarks" / "results"
-_DOCS = (
-    "benchmarks diagnosis guide/interpreting serving analysis/energy analysis/ranks_checked "
-    "architecture/many_ranks"
-)
+_DOCS = "benchmarks diagnosis guide/interpreting serving analysis/energy analysis/mending "
+_DOCS += "architecture/many_ranks"
 PAGES = (REPO / "README.md", *(REPO / "docs" / f"{page}.md" for page in _DOCS.split()))
 _BLOCK = re.compile(r"<!-- figures: (?P<name>\w+) -->\n.*?<!-- end of figures -->\n", re.DOTALL)
 
@@ -296,14 +294,8 @@ def ranks() -> list[str]:
         name = f"`{program}`" + f" {delay}" * (delay not in ("", "delay"))
         said = ("yes" if right else "**no**", mine.get("said", "-"), *ms)
         rows.append((name, *said, *(_marks(by_tool.get(peer, {}), "rank", "line") for peer in peers)))
-    header = (
-        "job",
-        "right",
-        "`ranks` says",
-        "would save",
-        "mending saved",
-        *(f"{p}: rank, line" for p in peers),
-    )
+    of_peers = (f"{peer}: rank, line" for peer in peers)
+    header = ("job", "right", "`ranks` says", "would save", "mending saved", *of_peers)
     return [
         f"{base([line for line in lines if line['provider'] == ours], 'ranks')}:",
         "",
