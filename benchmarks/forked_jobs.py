@@ -158,7 +158,8 @@ def _outcomes(
         for name in list(names):
             while True:
                 ready = all(name in process.done for process in job)
-                failures = [process.failure for process in job if process.failure]
+                # A rank that is done with this piece has failed in a later one.
+                failures = [p.failure for p in job if p.failure and name not in p.done]
                 over = time.monotonic() >= min(began + limit_s, until)
                 died = [r for r, process in enumerate(job) if process.ended and name not in process.done]
                 if ready or failures or over or died:
@@ -175,7 +176,7 @@ def _outcomes(
                 late = time.monotonic() + 1
                 while failures and time.monotonic() < late and not all(p.ended for p in job):
                     _read(selector, late)
-                told = [process.failure for process in job if process.failure]
+                told = [p.failure for p in job if p.failure and name not in p.done]
                 ends = ", ".join(f"rank {rank} {_how_it_died(job[rank])}" for rank in died)
                 why = "; ".join(dict.fromkeys(told)) or ends
                 if not why:

@@ -41,6 +41,10 @@ class Browser:
         self._profile = tempfile.TemporaryDirectory(prefix="page-test-", ignore_cleanup_errors=True)
         reads, self._writes = os.pipe()
         self._reads, writes = os.pipe()
+        self._poll = (
+            select.poll()
+        )  # select() takes no descriptor above 1023, and a worker may have as many open
+        self._poll.register(self._reads, select.POLLIN)
         command = [path, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
                    "--hide-scrollbars", "--no-first-run", "--disable-background-networking",
                    "--disable-component-update", "--remote-debugging-pipe",
@@ -186,8 +190,7 @@ class Browser:
 
     def _read(self) -> dict[str, Any]:
         while b"\0" not in self._left:
-            ready, _, _ = select.select([self._reads], [], [], PATIENCE_S)
-            data = os.read(self._reads, 1 << 20) if ready else b""
+            data = os.read(self._reads, 1 << 20) if self._poll.poll(1000 * PATIENCE_S) else b""
             if not data:
                 raise RuntimeError("the browser does not answer")
             self._left += data
