@@ -27,18 +27,15 @@ def within_chains(view: View) -> Mask:
     moves, casts = rearranging(view)
     straight = (casts | view.named("memcpy DtoD")) & ~of_changed_views(view)
     elementwise = view.kernels_named(ELEMENT_BY_ELEMENT) & ~view.kernels_named(OF_INDICES) & ~moves
-    order, begins = _by_stream(view)
+    order, begins = by_stream(view)
     inside, function = (elementwise | straight)[order], view.function_of_line[view.operation_place][order]
     begins |= ~inside | np.append(True, function[1:] != function[:-1])[: len(order)] | (function < 0)
     begins[1:] |= ~inside[:-1]
-    run, position = np.cumsum(begins), np.arange(len(order))
-    at = np.flatnonzero(elementwise[order])
-    first, last = np.full(len(order) + 1, len(order)), np.full(len(order) + 1, -1)
-    np.minimum.at(first, run[at], at)
-    np.maximum.at(last, run[at], at)
-    between = (first[run] < position) & (position < last[run])
+    run, position = np.cumsum(begins, dtype=np.int64), np.arange(len(order))
+    first, last = ends_of_runs(run, elementwise[order])
+    between = (first < position) & (position < last)
     found = np.zeros(len(order), dtype=bool)
-    found[order] = straight[order] & (between | (casts[order] & (last[run] >= 0)))
+    found[order] = straight[order] & (between | (casts[order] & (last >= 0)))
     return found
 
 
@@ -46,7 +43,7 @@ def fusible(view: View, memory: Mask) -> I64:
     """What fusion saves: of each chain on a stream all but its longest kernel. Copies do not end a chain."""
     operations = view.operations
     fuses = memory & ~view.kernels_named(OF_MANY_TENSORS)
-    order, begins = _by_stream(view)
+    order, begins = by_stream(view)
     ends = ~(fuses | view.kernels_named(REARRANGING))[order]
     number = np.cumsum(begins | ends)  # what ends a chain has a number that it shares with the chain after it
     of_chain, rows = number[fuses[order]], order[fuses[order]]
@@ -55,7 +52,16 @@ def fusible(view: View, memory: Mask) -> I64:
     return np.asarray(np.sort(rows[longest_last[~is_last]]), dtype=np.int64)
 
 
-def _by_stream(view: View) -> tuple[I64, Mask]:
+def ends_of_runs(run: I64, marked: Mask) -> tuple[I64, I64]:
+    """Per place the first and the last marked place of its run, len(run) and -1 for none. run: from 1 on."""
+    at = np.flatnonzero(marked)
+    first, last = np.full(len(run) + 1, len(run)), np.full(len(run) + 1, -1)
+    np.minimum.at(first, run[at], at)
+    np.maximum.at(last, run[at], at)
+    return first[run], last[run]
+
+
+def by_stream(view: View) -> tuple[I64, Mask]:
     """Operations in the order of each stream, and where the next stream begins."""
     operations = view.operations
     order = np.lexsort((operations.start_ns, operations.stream, operations.device, operations.process))

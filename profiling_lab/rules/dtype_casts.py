@@ -16,6 +16,7 @@ import numpy as np
 
 from profiling_lab.analysis.critical_path.savings import fewer
 from profiling_lab.records import replace
+from profiling_lab.rules.chains import ELEMENT_BY_ELEMENT, by_stream, ends_of_runs
 from profiling_lab.rules.finding import RuleResult, Threshold
 from profiling_lab.rules.kernel_families import KNOWN, names_tell_little, rearranging
 from profiling_lab.rules.layout_copies import by_function
@@ -26,7 +27,6 @@ from profiling_lab.trace.columns import I64
 
 SHARE = Threshold("share", "casts in one function", 0.03, "of the GPU time, from", "ours: as layout_copies")
 WINS_FRAC = 0.5
-ELEMENT_BY_ELEMENT = r"elementwise_kernel"
 REMEDY = (
     "keep one dtype throughout: cast weights and inputs once before the loop, create tensors with the "
     "dtype that is needed, and let torch.autocast cover whole blocks instead of single operations"
@@ -51,18 +51,14 @@ def _chains(view: View, casts: Mask) -> I64:
     """Per operation the number of its chain, -1 none: elementwise kernels that follow each other on a stream,
     from a cast to a cast.
     """
-    operations = view.operations
-    order = np.lexsort((operations.start_ns, operations.stream, operations.device, operations.process))
-    stream = np.stack([operations.process, operations.device, operations.stream])[:, order]
+    order, begins = by_stream(view)
     within = (casts | view.kernels_named(ELEMENT_BY_ELEMENT))[order]
-    begins = np.append(True, (np.diff(stream) != 0).any(axis=0))[: len(order)]
-    run = np.cumsum(begins | ~within)  # what ends a run has a number that it shares with the run after it
-    at = np.flatnonzero(casts[order])
-    first, last = np.full(len(order) + 2, len(order)), np.full(len(order) + 2, -1)
-    np.minimum.at(first, run[at], at)
-    np.maximum.at(last, run[at], at)
+    run = np.cumsum(
+        begins | ~within, dtype=np.int64
+    )  # what ends a run has a number that it shares with the run after it
+    first, last = ends_of_runs(run, casts[order])
     position = np.arange(len(order))
-    between = within & (first[run] <= position) & (position <= last[run])
+    between = within & (first <= position) & (position <= last)
     chain = np.full(len(order), -1, dtype=np.int64)
     chain[order[between]] = run[between]
     return chain

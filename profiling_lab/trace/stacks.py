@@ -18,10 +18,11 @@ from profiling_lab.trace.ownership import INDUCTOR, Ownership
 # The frames that call the autograd engine. On the thread that called backward() they are between the calling
 # line and the code that the engine runs; the engine's own threads do not have them.
 _ENGINE_FILES = ("torch/autograd/graph.py", "torch/autograd/__init__.py")
-_RUN_BY_A_NODE = ("backward", "__torch_dispatch__", "__torch_function__")
 _ENGINE_FUNCTIONS = ("_engine_run_backward", "_make_grads", "backward", "grad")
 _CHECKPOINT = "torch/utils/checkpoint.py"
 _FUNCTION = "torch/autograd/function.py"
+# Python of a node itself: an autograd.Function, and a mode, which sees every operator.
+_RUN_BY_A_NODE = ("backward", "__torch_dispatch__", "__torch_function__")
 _OPTIMIZER = re.compile(r"(^|/)torch/(distributed/)?optim/")
 
 

@@ -95,22 +95,18 @@ def of_path(found: PathFinding | str, rows: Sequence[RankRow]) -> tuple[str, ...
     """Why the path across ranks could not be followed, or not everywhere, and what recording makes of it."""
     if isinstance(found, str):
         return (f"what sets the step across ranks is unknown: {found}",) if len(rows) > 1 else ()
-    hidden = tuple(
+    notes = [
         f"rank {each.rank} takes {each.excess_ns / 1e6:.3f} ms per step more than the others at {each.line}, "
         "but no step would be shorter without it: something else sets the step"
         for each in found.hidden
-    )
+    ]
     if found.unseen_ns:
-        hidden += (
+        notes.append(
             f"{found.unseen_ns / 1e6:.3f} ms per step are in CUDA graphs that were recorded as a whole, with "
-            "any collectives in them: record with --graph-nodes",
+            "any collectives in them: record with --graph-nodes"
         )
     noted, in_calls = found.plain_step_ns is not None, found.in_calls_ns / max(found.step_ns, 1)
-    recorded = recorder_note(noted, found.step_ns, found.plain_step_ns or 0, in_calls)
-    if len(found.ranks) == len(rows):
-        return (*hidden, *recorded)
-    return (
-        *hidden,
-        *recorded,
-        f"what sets the step was followed on {len(found.ranks)} of {len(rows):,} ranks",
-    )
+    notes += recorder_note(noted, found.step_ns, found.plain_step_ns or 0, in_calls)
+    if len(found.ranks) != len(rows):
+        notes.append(f"what sets the step was followed on {len(found.ranks)} of {len(rows):,} ranks")
+    return tuple(notes)
