@@ -67,6 +67,9 @@ class Blame:
     """the same for all of the rank's work"""
     slower: float
     """by which factor its kernels take longer for the same work; 1.0 where they do not"""
+    behind: int | None = None
+    """the rank that must be mended first: alone this one would win too little, because steps wait for that one.
+    The gains are what is won on top"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +97,41 @@ class Suspects:
             self._parts[divmod(number, len(path.items))] = order[rows]
         self._rank_of_edge = graph.process[graph.targets(np.arange(len(graph.source)))]
         self._beside = beside_waits(path)
+        self._behind: int | None = None
+        self._mended: list[tuple[Touched, float]] = []
+        """what is mended already where gains are asked for: all of the rank `_behind`"""
 
     def blames(self, least_ns: float) -> tuple[Blame, ...]:
-        """Of each rank without which steps would be shorter by `least_ns`: the largest first."""
+        """Of each rank without which steps would be shorter by `least_ns`: the largest first. Then those that
+        the first one hides: where two ranks hold steps up in turns, mending one leaves the other.
+        """
+        ranks = range(len(self._path.ranks))
+        found = self._blames(ranks, least_ns)
+        if found:
+            self._behind = self._path.ranks.index(found[0].rank)
+            self._mended = self._all_of(self._behind)
+            known = {blame.rank for blame in found}
+            found += self._blames([r for r in ranks if self._path.ranks[r] not in known], least_ns)
+            self._behind, self._mended = None, []
+        return tuple(found)
+
+    def _blames(self, ranks: Sequence[int], least_ns: float) -> list[Blame]:
         found = []
-        for rank in range(len(self._path.ranks)):
-            changes = self._changes(rank, range(self._mine.shape[1]), (0, 1))
-            gains = self._path.gains_ns(changes)
+        for rank in ranks:
+            gains = self._gains(self._all_of(rank))
             blame = self._blame(rank, gains) if _often(gains, least_ns) else None
             if blame is not None and blame.gain_ns >= least_ns:
                 found.append(blame)
-        return tuple(sorted(found, key=lambda blame: (-blame.gain_ns, blame.rank)))
+        return sorted(found, key=lambda blame: (-blame.gain_ns, blame.rank))
+
+    def _all_of(self, rank: int) -> list[tuple[Touched, float]]:
+        """All that a rank does as on the others."""
+        return self._changes(rank, range(len(self._path.items)), (0, 1))
+
+    def _gains(self, changes: Sequence[tuple[Touched, float]]) -> npt.NDArray[np.float64]:
+        """What each step would be shorter by, on top of what is mended already."""
+        gains = self._path.gains_ns([*self._mended, *changes])
+        return gains - self._path.gains_ns(self._mended) if self._mended else gains
 
     def hidden(self, blamed: Collection[int], least_ns: float) -> tuple[Hidden, ...]:
         """Lines that take this much longer on a rank than on the others, of ranks that are not to blame.
@@ -218,7 +245,7 @@ class Suspects:
         return best, gains[best] if best is not None else 0.0
 
     def _gain(self, rank: int, items: Sequence[int], groups: tuple[int, ...]) -> float:
-        return float(self._path.gains_ns(self._changes(rank, items, groups)).mean())
+        return float(self._gains(self._changes(rank, items, groups)).mean())
 
     def _made(
         self,
@@ -246,6 +273,7 @@ class Suspects:
             gain_ns=int(in_all if item is None else max(gain, self._gain_in_all(rank, item))),
             rank_gain_ns=int(in_all),
             slower=slower,
+            behind=None if self._behind is None else path.ranks[self._behind],
         )
 
     def _gain_in_all(self, rank: int, item: int | None) -> float:
@@ -253,14 +281,14 @@ class Suspects:
         items = range(len(self._path.items)) if item is None else [item]
         mended = self._changes(rank, items, (0, 1))
         others = self._undisturbed(rank, items if item is not None else ())
-        return float(self._path.gains_ns([*mended, *others]).mean())
+        return float(self._gains([*mended, *others]).mean())
 
     def _undisturbed(self, rank: int, items: Sequence[int]) -> list[tuple[Touched, float]]:
         """Kernels of other ranks next to a collective that waits for this one: as long as they take here."""
         out: list[tuple[Touched, float]] = []
         for (other, same), rows in self._parts.items():
             mine_ns, its_ns = self._mine[rank, same, 0], self._mine[other, same, 0]
-            if other == rank or same in items or not 0 < mine_ns < its_ns / _SLOWER:
+            if other in (rank, self._behind) or same in items or not 0 < mine_ns < its_ns / _SLOWER:
                 continue
             of = rows[self._beside[rows]]
             if len(of) and abs(self._launches(other, same) - 1) <= _SAME_FRAC:

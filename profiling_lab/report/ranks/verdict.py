@@ -97,9 +97,13 @@ def _others(also: tuple[Blame, ...]) -> tuple[str, ...]:
     return tuple(
         f"  rank {blame.rank} holds the step up as well, {_cause(blame)}"
         f"{f' at {shown_line(blame.line)}'.replace(' at between', ' between') if blame.line else ''}: "
-        f"mended alone it would save {numbers.time(blame.gain_ns)}"
+        f"mended {_with(blame)} it would save {numbers.time(blame.gain_ns)}"
         for blame in also[:_ALSO_SHOWN]
     )
+
+
+def _with(blame: Blame) -> str:
+    return "alone" if blame.behind is None else f"after rank {blame.behind}"
 
 
 def _late(result: JobResult) -> str:

@@ -163,6 +163,19 @@ def test_who_is_last_most_often_need_not_be_the_one(tmp_path: Path) -> None:
     assert truth_ns / FACTOR < second.gain_ns < truth_ns * FACTOR
 
 
+def test_a_rank_behind_the_first_one_is_named(tmp_path: Path) -> None:
+    """Mended alone it wins nothing, because the steps still wait for the first one."""
+    more = {(2, jobs.ATTENTION): (2, 600_000)}
+    behind = {(3, jobs.MLP): (2, 400_000)}
+    cluster = Cluster(4, jobs.data_parallel, Conditions(extra_kernels=more | behind)).run(10)
+    found = compared(cluster, tmp_path).verdict
+    (second,) = found.also
+    assert found.rank == 2 and (second.rank, second.line, second.behind) == (3, f"/app/{jobs.MLP}", 2)
+    first_mended = Cluster(4, jobs.data_parallel, Conditions(extra_kernels=behind)).run(10)
+    truth_ns = first_mended.step_ns - Cluster(4, jobs.data_parallel, HEALTHY).run(10).step_ns
+    assert truth_ns / FACTOR < second.gain_ns < truth_ns * FACTOR
+
+
 def test_without_samples_the_two_lines_around_host_code_are_named(tmp_path: Path) -> None:
     cluster = Cluster(2, jobs.data_parallel, Conditions(host_ns={(1, jobs.OUT): 1_500_000})).run()
     blame = compared(cluster, tmp_path).verdict.blame
