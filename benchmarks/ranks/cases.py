@@ -39,6 +39,8 @@ class Expected:
     per_step: int
     bytes: int | None = None
     """of a message, where all are equal"""
+    neighbours: bool = False
+    """per link of a chain of ranks, on each end of it"""
     exactly: bool = True
     """there are no others of this kind and size"""
 

@@ -223,7 +223,8 @@ def _collectives(case: Case, folder: Path) -> bool | None:
             if row["kind"] == wanted.kind and wanted.bytes in (None, row["size_median_bytes"])
         ]  # fmt: skip
         calls = sum(row["count"] for row in alike)
-        expected = wanted.per_step * steps * ranks
+        ends = 2 * (ranks - 1) if wanted.neighbours else ranks
+        expected = wanted.per_step * steps * ends
         if calls < expected or (wanted.exactly and calls != expected):
             told = f"{calls} {wanted.kind} of {wanted.bytes or 'any'} bytes, expected {expected}"
             print(f"{case.name}: {told}", file=sys.stderr)
