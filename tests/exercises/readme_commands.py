@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import shlex
@@ -26,7 +27,8 @@ def run_all(exercise: Exercise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.chdir(folder)
     commands: list[str] = COMMAND.findall((exercise.folder / workspace.README).read_text())
     for command in commands:
-        program, *arguments = shlex.split(command)
+        program, *words = shlex.split(command)
+        arguments = [name for word in words for name in sorted(glob.glob(word)) or [word]]  # as a shell does
         if program == "python":
             if arguments[0] == "-c":
                 done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)

@@ -42,8 +42,8 @@ from profiling_lab.rules import RULES
 from profiling_lab.rules.run import run as checked
 from profiling_lab.trace import Trace
 
-LINKS = "links_h100.json"
-GPU = "H100"
+LINKS = "links_h200.json"
+GPU = "H200"
 
 Row = dict[str, Any]
 
@@ -191,8 +191,8 @@ def kept(raw: Path, name: str, target: Path, **changes: str) -> None:
     data.pop("git", None)
     files = []
     for rank, file in enumerate(data["recordings"]):
-        files.append(f"{target.stem}.rank{rank}.sqlite")
-        assembly.reduced(raw / file, target.with_name(files[-1]))
+        files.append(f"{target.stem}.rank{rank}.sqlite.gz")
+        assembly.packed(raw / file, target.with_name(files[-1]))
     target.write_text(json.dumps({**data, "recordings": files, **changes}, indent=1) + "\n")
 
 

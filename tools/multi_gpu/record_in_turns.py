@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records on two GPUs what the exercises on several GPUs need; what comes back is assembled without a GPU.
+"""Records on two or more GPUs what the exercises on several need; what comes back is assembled without a GPU.
 
-    python tools/multi_gpu/record_in_turns.py --out raw/ --tar raw.tar.gz --seconds 50
+    python tools/multi_gpu/record_in_turns.py --out raw/ --tar raw.tar.gz --seconds 50 [--ranks 4]
     python tools/multi_gpu/assemble_scaling.py raw/ --out recordings/      E15, E16
     python tools/multi_gpu/assemble_exercises.py raw/ --out recordings/    E04, E11, E38
 
@@ -73,8 +73,8 @@ class Piece:
     failed: str = ""
 
 
-def pieces(cpu: bool, repeats: int, starter: bool) -> list[Piece]:
-    """The most valuable first. starter: also of E15."""
+def pieces(cpu: bool, repeats: int, starter: bool, ranks: int = 2) -> list[Piece]:
+    """The most valuable first. starter: also of E15. ranks: those of all but E15's times on fewer GPUs."""
     on_cpu = ("--device", "cpu") if cpu else ()
     scaling = ("--scaling", "strong", "weak", "--steps", "5", "--repeats", str(repeats), *on_cpu)
     ten = ("--steps", "10", *on_cpu)
@@ -85,28 +85,29 @@ def pieces(cpu: bool, repeats: int, starter: bool) -> list[Piece]:
             Piece(
                 f"{name}{n}", SCALING, "train.py", solved, n, where, (*scaling, "--times", f"{name}{n}.json")
             )
-            for n, where in ((1, GPU), (2, GROUP))
+            for n, where in ((1, GPU), (2, GROUP), (4, GROUP))
+            if n <= ranks
         ]
-        return [*timed, Piece(name, SCALING, "train.py", solved, 2, GROUP, ten, steps)]
+        return [*timed, Piece(name, SCALING, "train.py", solved, ranks, GROUP, ten, steps)]
 
     def both(name: str, slug: str, program: str, *more: Any) -> list[Piece]:
         ends = ((f"{name}_starter", False), (f"{name}_solution", True))
-        return [Piece(each, slug, program, solved, 2, *more) for each, solved in ends]
+        return [Piece(each, slug, program, solved, ranks, *more) for each, solved in ends]
 
     cold = find(COLD).record_options
-    cold_starter = Piece("cold_starter", COLD, "cold_collectives.py", False, 2, START, on_cpu, cold)
-    cold_solution = Piece("cold_solution", COLD, "bandwidth.py", True, 2, START, on_cpu, cold)
+    cold_starter = Piece("cold_starter", COLD, "cold_collectives.py", False, ranks, START, on_cpu, cold)
+    cold_solution = Piece("cold_solution", COLD, "bandwidth.py", True, ranks, START, on_cpu, cold)
     return [
-        Piece("links", COMMUNICATION, "", False, 2, GROUP, ("--cpu", "--largest", "1") if cpu else ()),
-        Piece("communication", COMMUNICATION, "train.py", False, 2, GROUP, on_cpu, steps, True),
-        Piece("second", COMMUNICATION, "train.py", False, 2, GROUP, (*bucket, *on_cpu), steps, True),
+        Piece("links", COMMUNICATION, "", False, ranks, GROUP, ("--cpu", "--largest", "1") if cpu else ()),
+        Piece("communication", COMMUNICATION, "train.py", False, ranks, GROUP, on_cpu, steps, True),
+        Piece("second", COMMUNICATION, "train.py", False, ranks, GROUP, (*bucket, *on_cpu), steps, True),
         *(of_scaling("scaling", False) if starter else []),
         *of_scaling("after", True),
         *both("fsdp2", DISTRIBUTED, "train_fsdp.py", GROUP, ten, steps),
         # These wait before all, because the making of the communicator, or the host, is recorded too.
         cold_starter,
-        Piece("cold_naive", COLD, "bandwidth.py", False, 2, GROUP, on_cpu),
-        Piece("cold_measured", COLD, "", True, 2, GROUP),
+        Piece("cold_naive", COLD, "bandwidth.py", False, ranks, GROUP, on_cpu),
+        Piece("cold_measured", COLD, "", True, ranks, GROUP),
         cold_solution,
         # The line that wraps the model runs before the steps, so all of it is recorded.
         *both("timeline", TIMELINE, "ddp_training.py", START, on_cpu, ()),
@@ -126,13 +127,14 @@ def main() -> int:
     )
     parser.add_argument("--only", default="", help="names of pieces, with commas, in their order")
     parser.add_argument("--starter-gpu", default="", help="E15's starter is there for GPUs of this name")
+    parser.add_argument("--ranks", type=int, default=2, help="of a job, each with a GPU (default: 2)")
     parser.add_argument("--repeats", type=int, default=7, help="measurements of each time of E15")
     parser.add_argument("--cpu", action="store_true", help="without GPUs: shows whether it runs")
     args = parser.parse_args()
     until = time.monotonic() + args.seconds
     has_starter = bool(args.starter_gpu) and args.starter_gpu in gpu_names()
-    usual = pieces(args.cpu, args.repeats, not has_starter)
-    by_name = {piece.name: piece for piece in pieces(args.cpu, args.repeats, True)}
+    usual = pieces(args.cpu, args.repeats, not has_starter, args.ranks)
+    by_name = {piece.name: piece for piece in pieces(args.cpu, args.repeats, True, args.ranks)}
     wanted = list(filter(None, args.only.split(","))) or [each.name for each in usual]
     if unknown := set(wanted) - set(by_name):
         parser.error(f"expected pieces among {', '.join(by_name)}, got {', '.join(sorted(unknown))}")

@@ -60,7 +60,7 @@ def main():
         return
     ranks = 2 if args.cpu else min(gpus(), MOST)
     if ranks < 2:
-        raise SystemExit(f"expected two GPUs, found {ranks}: recorded/ has what two H100 gave")
+        raise SystemExit(f"expected two GPUs, found {ranks}: recorded/ has what four H200 gave")
     if not args.bucket_mb or not Path(LINKS).is_file():
         measured_links(ranks, args.cpu)
     if args.cpu:

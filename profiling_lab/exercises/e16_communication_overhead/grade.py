@@ -19,7 +19,7 @@ from profiling_lab.exercises.ncu_questions import Name, Number, Question
 
 ENTRY = entry("communication-overhead")
 PROGRAM, BENCHMARK = "train.py", "communication_benchmark.py"
-RECORDED, SECOND = "recorded/starter_h100.json", "recorded/solution_h100.json"
+RECORDED, SECOND = "recorded/starter_h200.json", "recorded/solution_h200.json"
 BUCKET_MIB = 64
 GOAL = JobGoal(faster=1.04, steps=10)
 PREDICTION_FRAC = 0.12
