@@ -278,24 +278,27 @@ def ranks() -> list[str]:
     lines, ours = every_line("ranks"), "profiling-lab ranks"
     if not lines:
         return ["No job of real GPUs was mended yet."]
-    answers: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    answers: dict[tuple[str, str, int], dict[str, dict[str, Any]]] = {}
     for line in lines:
         case = line["case"]
-        found = answers.setdefault((case["program"], case["delay"]), {}).setdefault(line["provider"], {})
+        key = (case["program"], case["delay"], case.get("ranks", 2))  # that of peers was not noted
+        found = answers.setdefault(key, {}).setdefault(line["provider"], {})
         if found.get("run", line["run"]) != line["run"]:
             found.clear()
         found |= {"run": line["run"], "said": case["said"], line["metric"]: line["value"]}
     peers = sorted({line["provider"] for line in lines} - {ours})
     rows = []
-    for (program, delay), by_tool in answers.items():
+    for (program, delay, gpus), by_tool in answers.items():
         mine = by_tool.get(ours, {})
         right = all(mine.get(mark, 1.0) for mark in ("rank", "line", "cause", "verdict"))
         ms = (f"{mine[name]:.1f} ms" if name in mine else "-" for name in ("predicted", "measured"))
         name = f"`{program}`" + f" {delay}" * (delay not in ("", "delay"))
         said = ("yes" if right else "**no**", mine.get("said", "-"), *ms)
-        rows.append((name, *said, *(_marks(by_tool.get(peer, {}), "rank", "line") for peer in peers)))
+        rows.append(
+            (name, str(gpus), *said, *(_marks(by_tool.get(peer, {}), "rank", "line") for peer in peers))
+        )
     of_peers = (f"{peer}: rank, line" for peer in peers)
-    header = ("job", "right", "`ranks` says", "would save", "mending saved", *of_peers)
+    header = ("job", "GPUs", "right", "`ranks` says", "would save", "mending saved", *of_peers)
     return [
         f"{base([line for line in lines if line['provider'] == ours], 'ranks')}:",
         "",

@@ -68,8 +68,8 @@ class Blame:
     slower: float
     """by which factor its kernels take longer for the same work; 1.0 where they do not"""
     behind: int | None = None
-    """the rank that must be mended first: alone this one would win too little, because steps wait for that one.
-    The gains are what is won on top"""
+    """the rank that must be mended first: alone this one would win too little, as steps wait for it. The
+    gains are what is won on top"""
 
 
 @dataclass(frozen=True, slots=True)
