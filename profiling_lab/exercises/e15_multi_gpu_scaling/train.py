@@ -30,7 +30,7 @@ class Block(nn.Module):
         return x + self.down(F.gelu(self.up(x)))
 
 
-def nuclear_norms(weights, rounds=20):
+def nuclear_norms(weights, rounds=60):
     """The sum of the singular values of each weight: of its product with the orthogonal matrix next to it."""
     x = weights / torch.linalg.matrix_norm(weights, keepdim=True)
     for _ in range(rounds):
@@ -85,7 +85,7 @@ def number_of_ranks():
 
 def rows_of(small, scaling):
     """The rows of a step on all GPUs: the same on more of them (strong), or more with each (weak)."""
-    rows = 24 if small else 32768
+    rows = 24 if small else 98304
     return rows * number_of_ranks() if scaling == "weak" else rows
 
 
