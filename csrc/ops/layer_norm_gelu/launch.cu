@@ -75,6 +75,9 @@ Plan plan_backward(const BackwardParams& params) {
                                               portable::is_aligned<Element>(params)))
       plan = portable::plan_backward_packed(params);
     if (plan.kernel == nullptr) plan = portable::plan_backward<Element>(params);
+#ifdef PLAB_HAS_SM90A
+    if (plan.kernel == nullptr) plan = sm90::plan_backward_long<Element>(params);
+#endif
     return plan.kernel != nullptr ? plan : portable::plan_backward_long<Element>(params);
   });
 }

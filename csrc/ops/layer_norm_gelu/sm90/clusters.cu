@@ -163,7 +163,7 @@ using LongBackward = BackwardConfig<Tile, Group, 512, kWarpsPerBlock, Weights::k
                                     k16Bit, kForm, kResidual>;
 
 template <class Element, GeluForm kForm, Residual kResidual>
-Plan plan_backward_long(const BackwardParams& params) {
+Plan plan_backward_in_clusters(const BackwardParams& params) {
   using Tile = RowTile<Element, 16 / cuda::kVecSize<Element>, Access::kExact>;
   return with_cluster<Tile>(params.cols, [&]<class Group>(Tag<Group>, int threads) {
     using Config = LongBackward<Tile, Group, kForm, kResidual>;
@@ -201,7 +201,7 @@ Plan plan_backward_typed(const BackwardParams& params) {
   // Of 16-bit rows, two blocks with 256 threads each are better than one with 512.
   const bool is_better =
       sizeof(Element) == 2 && split.threads == kMaxThreadsPerRow && params.rows > kMaxFewRows;
-  return split.vecs == 0 || is_better ? plan_backward_long<Element, kForm, kResidual>(params) : Plan{};
+  return is_better ? plan_backward_in_clusters<Element, kForm, kResidual>(params) : Plan{};
 }
 
 /// function.operator()<kForm, kResidual>() on a GPU that has clusters.
@@ -227,7 +227,16 @@ Plan plan_backward(const BackwardParams& params) {
   });
 }
 
+template <class Element>
+Plan plan_backward_long(const BackwardParams& params) {
+  return dispatch(params.form, params.dsum != nullptr, [&]<GeluForm kForm, Residual kResidual>() {
+    return is_aligned<Element>(params) ? plan_backward_in_clusters<Element, kForm, kResidual>(params)
+                                       : Plan{};
+  });
+}
+
 template Plan plan_forward<PLAB_ELEMENT>(const ForwardParams& params);
 template Plan plan_backward<PLAB_ELEMENT>(const BackwardParams& params);
+template Plan plan_backward_long<PLAB_ELEMENT>(const BackwardParams& params);
 
 }  // namespace plab::ops::layer_norm_gelu::sm90

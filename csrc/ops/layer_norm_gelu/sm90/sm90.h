@@ -11,8 +11,11 @@ namespace plab::ops::layer_norm_gelu::sm90 {
 /// Rows longer than a block holds.
 template <class Element>
 Plan plan_forward(const ForwardParams& params);
-/// A few rows, and those for which a cluster is faster than a block, or the only way.
+/// A few rows, and those for which a cluster is faster than a block.
 template <class Element>
 Plan plan_backward(const BackwardParams& params);
+/// Rows that do not fit a block, or whose ring does not.
+template <class Element>
+Plan plan_backward_long(const BackwardParams& params);
 
 }  // namespace plab::ops::layer_norm_gelu::sm90
