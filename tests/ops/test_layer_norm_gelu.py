@@ -6,6 +6,7 @@ and odd rows. What every op promises is tested in test_contract.py.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -102,13 +103,14 @@ WIDTHS = [
     pytest.param(1, id="one column"),
     pytest.param(8, id="one vector"),
     *(pytest.param(d, id=f"odd: {d}") for d in (31, 33, 1025, 2047, 4097, 16385, 65537)),
-    pytest.param(136, id="17 vectors of 16 bits, packed in bf16"),
+    pytest.param(136, id="17 vectors of 16 bits, packed"),
     pytest.param(264, id="33 vectors of 16 bits: one more than a warp"),
     pytest.param(512, id="a warp, 2 vectors of 16 bits each"),
     pytest.param(768, id="a warp, 3 vectors of 16 bits each"),
     pytest.param(1016, id="a warp, some lanes idle"),
-    pytest.param(1023, id="odd, the longest that are packed"),
+    pytest.param(1023, id="odd, packed but for fp32's backward"),
     pytest.param(1536, id="two warps, 3 vectors each"),
+    pytest.param(2046, id="not odd, of 16 bits the longest that are packed both ways"),
     pytest.param(4100, id="fp32 vectors, 16 bits none"),
     pytest.param(5120, id="5 warps"),
     pytest.param(8192, id="most that the backward holds in registers"),
@@ -132,7 +134,7 @@ def test_every_way_to_cut_a_row(
     """Few rows and many; aligned, and shifted by one element so that no vector access is possible."""
     dtype = getattr(torch, dtype_name)
     device = torch.device("cuda")
-    for rows in (1, 4001 if d <= 1536 else 13):
+    for rows in (1, 4001 if d < 2048 else 13):
         x, weight, bias = CASE.make_inputs((rows, d), dtype, device, generator)
         dy = torch.randn(rows, d, generator=generator).to(device, dtype)
         doubles = tuple(t.double() for t in (x, weight, bias))
@@ -162,6 +164,25 @@ def test_strided_rows_are_not_copied(device: torch.device, generator: torch.Gene
         strict=True,
     ):
         assert torch.equal(a, b)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("d", [33, 64, 257, 1025])
+@pytest.mark.parametrize("dtype_name", ["float32", "bfloat16", "float16"])
+def test_packed_rows_in_tanh_form(
+    generator: torch.Generator, dtype_name: str, d: int, within: Any, poison: Any
+) -> None:
+    dtype, device = getattr(torch, dtype_name), torch.device("cuda")
+    x, weight, bias = CASE.make_inputs((1031, d), dtype, device, generator)
+    dy = torch.randn(1031, d, generator=generator).to(device, dtype)
+    truth, eager = (
+        with_gradients(partial(reference, approximate="tanh"), inputs, dy)
+        for inputs in (tuple(t.double() for t in (x, weight, bias)), (x, weight, bias))
+    )
+    poison(x)
+    ours = with_gradients(partial(layer_norm_gelu, approximate="tanh"), (x, weight, bias), dy)
+    for k, what in enumerate(("y", "dx", "dweight", "dbias")):
+        within(ours[k], truth[k], eager[k], 2 if k == 0 else 3, what)
 
 
 @pytest.mark.parametrize("dtype_name", ["float32", "bfloat16"])

@@ -15,9 +15,11 @@ import torch
 from profiling_lab.ops import layer_norm_gelu, layer_norm_gelu_residual
 
 SHAPES = ((3, 1), (9, 37), (300, 512), (70, 768), (40, 1000), (40, 1024), (300, 4096), (2, 4096), (40, 5120),
-          (20, 8192), (9, 16384), (5, 32768), (3, 20000), (1030, 33), (1100, 520))
-for dtype in (torch.bfloat16, torch.float32):
+          (20, 8192), (9, 12288), (9, 16384), (5, 32768), (3, 20000), (1030, 33), (1100, 520), (1025, 1025))
+for dtype in (torch.bfloat16, torch.float32, torch.float16):
     for rows, d in SHAPES:
+        if dtype == torch.float16 and rows < 1024:
+            continue  # as bfloat16
         for offset in (0, 1):
             whole = torch.randn(rows * d + offset, device="cuda").to(dtype)
             x = whole[offset:].view(rows, d).detach().requires_grad_()

@@ -35,7 +35,7 @@ void run(const std::string& name, const Shape& shape, const Dealt& dealt) {
   using Backward = PackedBackwardConfig<Element, kSplit, kForm>;
   const int columns = Backward::Tile::kVecs * kVecSize;  // no more than of the forward
   if (packing.rows * packing.cols > static_cast<int>(dealt.threads) * columns ||
-      packing.rows > static_cast<int>(dealt.threads) || kSplit != (period > 1))
+      packing.rows > static_cast<int>(dealt.threads) || (!kSplit && period > 1))
     std::abort();
   const auto launch = [&](auto&& kernel) {
     cuda::ptx::clear_dynamic_shared();
@@ -60,12 +60,26 @@ void run_all() {
   run<__half, kErf, true, false>("fp16 far from zero", {21, 40, 40, 0, 0, 100, true}, {32, 4, 2, 3});
   run<__half, kErf, true, true>("fp16 70 columns, far from their first", {20, 70, 70, 0, 0, 20, true, 1000},
                                 {64, 2, 2, 0});
+  run<__half, kErf, false, true>("fp16 513 columns, without bulk copies", {11, 513, 513, 0, 0, 0.5f, true},
+                                 {288, 1, 2, 4});
+  run<float, kErf, true, true>("fp32 37 columns", {45, 37, 37, 0, 0, 0.5f, true}, {64, 4, 2, 1});
+  run<float, kErf, true, true>("fp32 36 columns, whole vectors", {45, 36, 36, 0, 0, 0.5f, true},
+                               {64, 6, 2, 1});
+  run<float, kErf, false, true>("fp32 129 columns, without bulk copies", {9, 129, 129, 0, 0, 0.5f, true},
+                                {64, 1, 2, 5});
+  run<float, kErf, true, true>("fp32 70 columns, far from their first", {20, 70, 70, 0, 0, 20, true, 1000},
+                               {64, 2, 2, 0});
+  run<float, kTanh, true, true>("fp32 tanh, whole vectors", {27, 44, 44, 0, 0, 0.5f, true}, {64, 5, 2, 1});
+  run<Bf16, kTanh, true, true>("bf16 tanh, whole vectors", {37, 48, 48, 0, 0, 0.5f, true}, {64, 6, 2, 1});
+  run<Bf16, kTanh, false, true>("bf16 tanh, 257 columns, without bulk copies",
+                                {19, 257, 257, 0, 0, 0.5f, true}, {160, 1, 2, 3});
   run<Bf16, kErf, true, false>("bf16 far from zero, two passes", {21, 40, 40, 0, 0, 30, true}, {32, 4, 2, 3});
   run<Bf16, kErf, true, true>("bf16 odd and far from zero, two passes", {30, 37, 37, 0, 0, 300, true},
                               {64, 1, 2, 3});
   run<Bf16, kErf, false, false>("bf16 17 vectors a row, without bulk copies",
                                 {23, 136, 136, 0, 0, 0.5f, true}, {64, 3, 2, 2});
   run<Bf16, kErf, true, true>("bf16 1023 columns", {11, 1023, 1023, 0, 0, 0.5f, true}, {512, 1, 2, 4});
+  run<Bf16, kErf, true, true>("bf16 1025 columns", {13, 1025, 1025, 0, 0, 0.5f, true}, {544, 1, 2, 4});
   run<Bf16, kErf, true, false>("bf16 one long row each step", {3, 1032, 1032, 0, 0, 0.5f, true},
                                {96, 1, 1, 5});
   run<Bf16, kErf, true, true>("bf16 fewer rows than a step", {3, 65, 65, 0, 0, 0.5f, true}, {64, 1, 1, 3});

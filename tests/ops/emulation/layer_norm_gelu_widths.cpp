@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// How layer_norm_gelu takes bf16 rows of the widths given, aligned and many (portable/split.h): for each a line with
-// forward and backward. Packed rows have the part of their threads' vectors that is in use behind it, and stop the
-// program if a step does not fit its block.
+// How layer_norm_gelu takes rows of the widths given, aligned and many (portable/split.h): for each and each element
+// type a line with forward and backward. Packed rows have the part of their threads' vectors that is in use behind it,
+// and stop the program if a step is larger than its block.
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <cstdio>
 #include <string>
@@ -32,6 +33,7 @@ std::string text(bool is_packed, int64_t cols) {
       choose_packed_shape(limits, kRows, packing.rows_per_bundle, packing.vecs_per_bundle, weight_bytes);
   const int used = shape.bundles * packing.vecs_per_bundle, room = shape.threads * Tile::kVecs;
   const int bytes = shape.threads * limits.bytes_per_thread + limits.static_bytes + weight_bytes;
+  if (shape.threads == 0) return "apart";  // too large for a block
   if (used == 0 || used > room || shape.bundles * packing.rows_per_bundle > shape.threads ||
       shape.threads * shape.blocks_per_sm > limits.resident_threads ||
       (bytes + 1024) * shape.blocks_per_sm > 228 << 10)
@@ -39,14 +41,21 @@ std::string text(bool is_packed, int64_t cols) {
   return "packed " + std::to_string(100 * used / room);
 }
 
-template <bool kSplit>
-void say(int64_t cols) {
-  using Element = __nv_bfloat16;
+template <class Element, bool kSplit>
+void say(const char* name, int64_t cols) {
+  const bool is_aligned = cols % plab::cuda::kVecSize<Element> == 0;
   using Forward = PackedForwardConfig<Element, kSplit, GeluForm::kErf>;
   using Backward = PackedBackwardConfig<Element, kSplit, GeluForm::kErf>;
-  std::printf("%d\t%s\t%s\n", static_cast<int>(cols),
-              text<Forward>(is_packed_forward<Element>(kRows, cols, !kSplit), cols).c_str(),
-              text<Backward>(is_packed_backward<Element>(kRows, cols, !kSplit), cols).c_str());
+  std::printf("%s\t%d\t%s\t%s\n", name, static_cast<int>(cols),
+              text<Forward>(is_packed_forward<Element>(kRows, cols, is_aligned), cols).c_str(),
+              text<Backward>(is_packed_backward<Element>(kRows, cols, is_aligned), cols).c_str());
+}
+
+template <class Element>
+void say(const char* name, int64_t cols) {
+  if (sizeof(Element) == 2 && cols % plab::cuda::kVecSize<Element> == 0)
+    return say<Element, false>(name, cols);
+  say<Element, true>(name, cols);
 }
 
 }  // namespace
@@ -54,6 +63,8 @@ void say(int64_t cols) {
 int main(int count, char** arguments) {
   for (int i = 1; i < count; ++i) {
     const int64_t cols = std::atoll(arguments[i]);
-    cols % 8 == 0 ? say<false>(cols) : say<true>(cols);
+    say<__nv_bfloat16>("bf16", cols);
+    say<__half>("fp16", cols);
+    say<float>("fp32", cols);
   }
 }

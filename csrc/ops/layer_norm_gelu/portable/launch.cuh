@@ -22,8 +22,7 @@ template <class Element>
 Plan plan_forward(const ForwardParams& params);
 template <class Element>
 Plan plan_backward(const BackwardParams& params);
-/// Rows of bf16 that share steps (packed.cuh), without a kernel where a step does not fit a block, and for what has
-/// not been tried on a GPU: tanh, a residual.
+/// Rows that share steps (packed.cuh), without a kernel where a step does not fit a block.
 Plan plan_forward_packed(const ForwardParams& params);
 Plan plan_backward_packed(const BackwardParams& params);
 /// Any row.
@@ -54,14 +53,14 @@ bool is_aligned(const BackwardParams& p) {
                     {p.dy_row_stride, p.x_row_stride, p.dsum_row_stride, p.cols}, sizeof(Element));
 }
 
-/// What packed rows need: no gaps between them, and every matrix starts at 16 bytes.
+/// What packed rows need: no residual, no gaps between them, and every matrix starts at 16 bytes.
 template <class Element>
 bool is_packable(const ForwardParams& p) {
-  return p.x_row_stride == p.cols && is_aligned({p.x, p.y}, {}, sizeof(Element));
+  return p.residual == nullptr && p.x_row_stride == p.cols && is_aligned({p.x, p.y}, {}, sizeof(Element));
 }
 template <class Element>
 bool is_packable(const BackwardParams& p) {
-  return p.x_row_stride == p.cols && p.dy_row_stride == p.cols &&
+  return p.dsum == nullptr && p.x_row_stride == p.cols && p.dy_row_stride == p.cols &&
          is_aligned({p.dy, p.x, p.dx}, {}, sizeof(Element));
 }
 
@@ -89,7 +88,9 @@ Plan dispatch_tile(const RowSplit& split, Function&& function) {
     if (split.threads == cuda::kWarpSize) return function(Tag<Tile>{}, Tag<cuda::WarpPairSum>{});
     return function(Tag<Tile>{}, Tag<cuda::BlockPairSum>{});
   };
-  if (split.access == Access::kScalar) return with_vecs.template operator()<1, Access::kScalar>();
+  // A warp too is a block then, which is as fast for the few rows that come to this, and compiled once less.
+  if (split.access == Access::kScalar)
+    return function(Tag<RowTile<Element, 1, Access::kScalar>>{}, Tag<cuda::BlockPairSum>{});
   if (split.access == Access::kVector) {
     static_assert(kFirst > 1);  // so one vector a thread means a row of at most 32 vectors, which is a warp's
     if (split.vecs == 1)

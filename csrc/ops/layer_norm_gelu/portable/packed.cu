@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Short rows, and others up to 1024 columns that do not divide evenly among threads; of bf16, in erf form.
+// Short rows, and others that do not divide evenly among threads, without a residual.
 #include "ops/layer_norm_gelu/portable/packed_backward.cuh"
 #include "ops/layer_norm_gelu/portable/packed_forward.cuh"
 #include "ops/layer_norm_gelu/portable/packed_launch.cuh"
@@ -7,30 +7,36 @@
 namespace plab::ops::layer_norm_gelu::portable {
 namespace {
 
-using Element = __nv_bfloat16;
-
-/// function.operator()<kSplit>() if these kernels have been tried on a GPU.
+/// function.operator()<Element, kForm, kSplit>(). Rows of whole vectors have kernels of their own only where most of
+/// them are: the others do them too, and each kernel takes time to compile.
 template <class Function>
-Plan dispatch(GeluForm form, bool has_residual, int64_t cols, Function&& function) {
-  if (form != GeluForm::kErf || has_residual) return {};
-  if (cols % cuda::kVecSize<Element> == 0) return function.template operator()<false>();
-  return function.template operator()<true>();
+Plan dispatch(ElementType element, GeluForm form, int64_t cols, Function&& function) {
+  return dispatch_device(element, [&]<class Element>(Tag<Element>) {
+    if (form == GeluForm::kTanh) return function.template operator()<Element, GeluForm::kTanh, true>();
+    if constexpr (sizeof(Element) == 2) {
+      if (cols % cuda::kVecSize<Element> == 0)
+        return function.template operator()<Element, GeluForm::kErf, false>();
+    }
+    return function.template operator()<Element, GeluForm::kErf, true>();
+  });
 }
 
 }  // namespace
 
 Plan plan_forward_packed(const ForwardParams& params) {
-  return dispatch(params.form, params.residual != nullptr, params.cols, [&]<bool kSplit>() {
-    using Config = PackedForwardConfig<Element, kSplit, GeluForm::kErf>;
-    return plan_packed<Config, packed_forward_kernel<Config>>(params.rows, params.cols);
-  });
+  return dispatch(params.element, params.form, params.cols,
+                  [&]<class Element, GeluForm kForm, bool kSplit>() {
+                    using Config = PackedForwardConfig<Element, kSplit, kForm>;
+                    return plan_packed<Config, packed_forward_kernel<Config>>(params.rows, params.cols);
+                  });
 }
 
 Plan plan_backward_packed(const BackwardParams& params) {
-  return dispatch(params.form, params.dsum != nullptr, params.cols, [&]<bool kSplit>() {
-    using Config = PackedBackwardConfig<Element, kSplit, GeluForm::kErf>;
-    return plan_packed<Config, packed_backward_kernel<Config>>(params.rows, params.cols);
-  });
+  return dispatch(params.element, params.form, params.cols,
+                  [&]<class Element, GeluForm kForm, bool kSplit>() {
+                    using Config = PackedBackwardConfig<Element, kSplit, kForm>;
+                    return plan_packed<Config, packed_backward_kernel<Config>>(params.rows, params.cols);
+                  });
 }
 
 }  // namespace plab::ops::layer_norm_gelu::portable

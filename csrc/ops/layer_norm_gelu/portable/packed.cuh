@@ -96,14 +96,13 @@ class PackedTile {
     return kSplit && static_cast<unsigned>(split(i)) < static_cast<unsigned>(kVecSize);
   }
 
-  /// use(from, until, of their row) for the elements of vector i that belong to one row.
+  /// use(of): of(j) is what element j of vector i needs of its row, of.kIsOne that all elements have the same.
   template <class Of, class Use>
   __device__ __forceinline__ void with_rows(int i, const Of* of_row, Use&& use) const {
     if (!is_split(i)) {
-      use(0, kVecSize, of_row[row_[i]]);
+      use(OfOneRow<Of>{of_row[row_[i]]});
     } else {
-      use(0, split(i), of_row[row_[i]]);
-      use(split(i), kVecSize, of_row[row_[i] + 1]);
+      use(OfTwoRows<Of>{of_row[row_[i]], of_row[row_[i] + 1], split(i)});
     }
   }
 
@@ -120,6 +119,20 @@ class PackedTile {
   }
 
  private:
+  template <class Of>
+  struct OfOneRow {
+    static constexpr bool kIsOne = true;
+    Of row;
+    __device__ __forceinline__ const Of& operator()(int) const { return row; }
+  };
+  template <class Of>
+  struct OfTwoRows {
+    static constexpr bool kIsOne = false;
+    Of row, next;
+    int split;
+    __device__ __forceinline__ const Of& operator()(int j) const { return j < split ? row : next; }
+  };
+
   const Packing& packing_;
   int first_[kVecs], row_[kVecs], in_bundle_[kVecs];
 };

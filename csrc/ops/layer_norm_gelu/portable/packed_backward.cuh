@@ -28,15 +28,17 @@ struct PackedBackwardConfig {
   using Part = float2;  // of some elements of a row: the sums of dH and of dH H
   using Sums = PackedSums<Tile, Part>;
   static constexpr GeluForm kForm = kForm_;
+  static constexpr bool k16Bit = sizeof(Element) == 2;
   /// As in BackwardConfig.
-  static constexpr bool kScaled = kForm == GeluForm::kErf;
+  static constexpr bool kScaled = k16Bit && kForm == GeluForm::kErf;
   static constexpr float kOutScale = kScaled ? 0.5f / cuda::kGaussScale : 1.0f;
   static constexpr int kResidentThreads = kResidentThreads_;
 
   using Statistics = float2;  // mean and rstd of a row
-  /// What dX follows from, with dH and x: scale dH + slope x + shift, as in backward_kernel.
+  /// What dX follows from, with dH and x. 16 bits: scale dH + slope x + shift, as in backward_kernel. fp32:
+  /// scale (dH + slope h + shift), in which the same h as in dH makes the terms cancel.
   struct alignas(16) Terms {
-    float scale, slope, shift;
+    float scale, slope, shift, mean;
   };
   static constexpr int kBytesPerThread = Ring<true>::kBytes + static_cast<int>(sizeof(Terms)) +
                                          2 * static_cast<int>(sizeof(Statistics)) + Sums::kBytes;
@@ -46,8 +48,9 @@ template <class Config>
 __device__ __forceinline__ typename Config::Terms gradient_terms(const typename Config::Statistics& row,
                                                                  float average, float average_h) {
   const float mean = row.x, rstd = row.y, scale = rstd * Config::kOutScale;
+  if constexpr (!Config::k16Bit) return {scale, -average_h, -average, mean};
   const float slope = -average_h * scale * rstd;
-  return {scale, slope, fmaf(-mean, slope, -average * scale)};
+  return {scale, slope, fmaf(-mean, slope, -average * scale), mean};
 }
 
 template <class Config, bool kBulk>
@@ -105,12 +108,11 @@ __device__ __forceinline__ void packed_backward(const BackwardParams& params, co
       float h[kVecSize], dz[kVecSize], w[kVecSize], b[kVecSize];
       cuda::unpack(ring.vec(0, i), h);
       cuda::unpack(ring.vec(1, i), dz);
-      tile.with_rows(i, statistics, [&](int from, int until, const Statistics& row) {
-        const float offset = -row.x * row.y;
+      tile.with_rows(i, statistics, [&](const auto& of) {
 #pragma unroll
         for (int j = 0; j < kVecSize; ++j) {
-          if (j < from || j >= until) continue;
-          h[j] = fmaf(h[j], row.y, offset);
+          const Statistics row = of(j);
+          h[j] = Config::k16Bit ? fmaf(h[j], row.y, -row.x * row.y) : (h[j] - row.x) * row.y;
         }
       });
       weights.get(tile, i, w, b);
@@ -152,11 +154,15 @@ __device__ __forceinline__ void packed_backward(const BackwardParams& params, co
     for (int i = 0; i < kVecs; ++i) {
       float f[kVecSize];
       cuda::unpack(ring.vec(0, i), f);
-      tile.with_rows(i, terms, [&](int from, int until, const Terms& row) {
+      tile.with_rows(i, terms, [&](const auto& of) {
 #pragma unroll
         for (int j = 0; j < kVecSize; ++j) {
-          if (j < from || j >= until) continue;
-          f[j] = fmaf(dh[i][j], row.scale, fmaf(f[j], row.slope, row.shift));
+          const Terms row = of(j);
+          if constexpr (Config::k16Bit) {
+            f[j] = fmaf(dh[i][j], row.scale, fmaf(f[j], row.slope, row.shift));
+          } else {
+            f[j] = row.scale * (fmaf((f[j] - row.mean) * row.scale, row.slope, dh[i][j]) + row.shift);
+          }
         }
       });
       tile.store(step, dx, i, cuda::pack<Element>(f));

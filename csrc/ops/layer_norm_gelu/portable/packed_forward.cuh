@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // layer_norm_gelu forward for packed rows (packed.cuh).
 //
-// Mapping   a block takes every n-th step; 32 columns a thread. The next steps are prefetched into shared memory,
-//           where weight and bias lie too, as fp32.
+// Mapping   a block takes every n-th step; 32 columns a thread, in fp32 16. The next steps are prefetched into
+//           shared memory, where weight and bias lie too, as fp32.
 // Bytes     as in forward.cuh.
 // Flops     about 30 per element.
 // Roof      memory; README.md counts the instructions.
-// Contract  layer_norm_gelu.h, 16-bit elements, no residual; at least a vector's number of columns; no gaps between
-//           rows; every matrix starts at 16 bytes. Without kSplit so does each row.
+// Contract  layer_norm_gelu.h, no residual; at least a vector's number of columns; no gaps between rows; every matrix
+//           starts at 16 bytes. Without kSplit so does each row.
 #pragma once
 
 #include "cuda/math.cuh"
@@ -17,8 +17,8 @@
 namespace plab::ops::layer_norm_gelu {
 
 /// kResidentThreads threads must fit on an SM together, which limits the registers of each.
-template <class Element_, bool kSplit, GeluForm kForm_, int kColumns = 32, int kResidentThreads_ = 768,
-          int kStages = 2>
+template <class Element_, bool kSplit, GeluForm kForm_, int kColumns = sizeof(Element_) == 2 ? 32 : 16,
+          int kResidentThreads_ = 768, int kStages = 2>
 struct PackedForwardConfig {
   using Element = Element_;
   using Tile = PackedTile<Element, kColumns, kSplit>;
@@ -27,6 +27,7 @@ struct PackedForwardConfig {
   using Weights = PackedWeights<Tile>;
   static constexpr GeluForm kForm = kForm_;
   static constexpr int kResidentThreads = kResidentThreads_;
+  static constexpr bool kExactSlope = sizeof(Element) == 4;
 
   /// Of some elements of a row: sums of what they differ by from the first of them, and of its square. In bf16 the
   /// squares need no such care: they are exact, and so are the sums of a few.
@@ -43,7 +44,7 @@ struct PackedForwardConfig {
 
   /// What normalises the elements of a row: as in RowStatistics.
   struct alignas(16) Terms {
-    float slope, offset, centre;
+    float slope, offset, centre, slope_rest;
   };
   static constexpr int kBytesPerThread = Ring<true>::kBytes + static_cast<int>(sizeof(Terms)) + Sums::kBytes;
 };
@@ -94,7 +95,7 @@ __device__ __forceinline__ RowStatistics statistics_of_parts(const typename Conf
     squares += fmaf(count * (d + of_part), d + of_part, fmaf(-part.sum, of_part, part.squares));
   });
   sums.add(rest, squares);
-  return two_pass_statistics<false>(mean, rest * inverse_cols, squares * inverse_cols, eps);
+  return two_pass_statistics<Config::kExactSlope>(mean, rest * inverse_cols, squares * inverse_cols, eps);
 }
 
 template <class Config, bool kBulk>
@@ -141,7 +142,7 @@ __device__ __forceinline__ void packed_forward(const ForwardParams& params, cons
     sums.each_row(step.rows, [&](int row, bool leads, auto&& each) {
       const RowStatistics s = statistics_of_parts<Config>(sums, each, inverse_cols, eps);
       if (row < 0 || !leads) return;
-      terms[row] = {s.slope, s.offset, s.centre};
+      terms[row] = {s.slope, s.offset, s.centre, s.slope_rest};
       static_cast<float*>(params.mean)[steps.first_row(k) + row] = s.mean;
       static_cast<float*>(params.rstd)[steps.first_row(k) + row] = s.rstd;
     });
@@ -151,15 +152,16 @@ __device__ __forceinline__ void packed_forward(const ForwardParams& params, cons
     for (int i = 0; i < kVecs; ++i) {
       float f[kVecSize], weight[kVecSize], bias[kVecSize];
       cuda::unpack(ring.vec(0, i), f);
-      tile.with_rows(i, terms, [&](int from, int until, const Terms& row) {
+      tile.with_rows(i, terms, [&]<class Of>(const Of& of) {
         const auto normalise = [&]<bool kCentred>() {
 #pragma unroll
           for (int j = 0; j < kVecSize; ++j) {
+            const Terms row = of(j);
             const float x = kCentred ? f[j] - row.centre : f[j];
-            if (j >= from && j < until) f[j] = fmaf(x, row.slope, row.offset);
+            f[j] = fmaf(x, row.slope, Config::kExactSlope ? fmaf(x, row.slope_rest, row.offset) : row.offset);
           }
         };
-        if (row.centre == 0.0f) {
+        if (!Config::kExactSlope && Of::kIsOne && of(0).centre == 0.0f) {
           normalise.template operator()<false>();
         } else {
           normalise.template operator()<true>();

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <initializer_list>
-#include <type_traits>
 
 #include "ops/layer_norm_gelu/portable/load.cuh"
 
@@ -77,16 +76,15 @@ RowSplit split_backward_row(int64_t rows, int64_t cols, bool aligned) {
   return split_row(cols, 4, {4, 6, 2, 1}, aligned);
 }
 
-/// Which rows are packed (packed.cuh): those of bf16 whose own threads would have no whole vectors, or too few. All
-/// limits are what was measured on a GPU: docs/notebook/layer_norm_gelu_widths.md.
-constexpr int64_t kFewestPackedColumns = 32, kMostPackedColumns = 1024, kFewestPackedRows = 1024;
+/// Which rows are packed (packed.cuh): those whose own threads would have no whole vectors, or too few. All limits are
+/// what was measured on a GPU: docs/notebook/layer_norm_gelu_widths.md.
+constexpr int64_t kFewestPackedColumns = 32, kFewestPackedRows = 1024;
 
 /// `split`: of a row that has its own threads. `least_busy`: the part of its threads' vectors that it must fill, or it
 /// is faster packed.
 template <class Element>
-bool is_packed(int64_t rows, int64_t cols, const RowSplit& split, float least_busy) {
-  if (!std::is_same_v<Element, __nv_bfloat16> || rows < kFewestPackedRows) return false;
-  if (cols < kFewestPackedColumns || cols > kMostPackedColumns) return false;
+bool is_packed(int64_t rows, int64_t cols, const RowSplit& split, int64_t most_columns, float least_busy) {
+  if (rows < kFewestPackedRows || cols < kFewestPackedColumns || cols > most_columns) return false;
   const int room = cuda::kVecSize<Element> * split.threads * split.vecs;
   return split.access == Access::kScalar ||
          (split.access == Access::kVector &&
@@ -96,13 +94,19 @@ bool is_packed(int64_t rows, int64_t cols, const RowSplit& split, float least_bu
 /// A row that fills half of its lanes is faster packed if each has one vector, but not if each has four (640 columns).
 template <class Element>
 bool is_packed_forward(int64_t rows, int64_t cols, bool aligned) {
+  constexpr bool k16Bit = sizeof(Element) == 2;
   const RowSplit split = split_forward_row<Element>(cols, aligned);
-  return is_packed<Element>(rows, cols, split, split.vecs == 1 ? 0.76f : 0.55f);
+  return is_packed<Element>(rows, cols, split, k16Bit ? 2048 : 1024,
+                            split.vecs == 1 ? 0.76f
+                            : k16Bit        ? 0.55f
+                                            : 0.40f);
 }
 
 template <class Element>
 bool is_packed_backward(int64_t rows, int64_t cols, bool aligned) {
-  return is_packed<Element>(rows, cols, split_backward_row<Element>(rows, cols, aligned), 0.65f);
+  constexpr bool k16Bit = sizeof(Element) == 2;
+  return is_packed<Element>(rows, cols, split_backward_row<Element>(rows, cols, aligned), k16Bit ? 2048 : 768,
+                            k16Bit ? 0.65f : 0.80f);
 }
 
 }  // namespace plab::ops::layer_norm_gelu::portable
