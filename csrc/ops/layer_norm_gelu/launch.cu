@@ -84,6 +84,13 @@ Plan plan_backward(const BackwardParams& params) {
 
 void launch_backward(const Plan& plan, const BackwardParams& params, cudaStream_t stream) {
   if (plan.kernel != nullptr) portable::launch(plan, params, stream);
+  if (plan.sums_kernel != nullptr) {
+    Plan sums;
+    sums.kernel = plan.sums_kernel;
+    sums.blocks = plan.sums_blocks;
+    sums.threads = plan.sums_threads;
+    portable::launch(sums, params, stream);
+  }
   if (plan.workspace_rows > 0 || params.rows == 0) launch_add_partials(params, plan.workspace_rows, stream);
 }
 

@@ -91,6 +91,10 @@ struct Plan {
   RowOrder order{};
   Packing packing{};
   int64_t workspace_rows = 0;  // what BackwardParams::partial must have
+  /// A second kernel, of the params alone, that writes the workspace, where the first one does not.
+  const void* sums_kernel = nullptr;
+  int64_t sums_blocks = 0;
+  int sums_threads = 0;
 };
 
 /// dweight and dbias are sums over all rows. Each piece of the work writes a partial sum to the workspace, and the

@@ -4,6 +4,7 @@
 #include "layer_norm_gelu_problem.h"
 #include "ops/layer_norm_gelu/portable/backward.cuh"
 #include "ops/layer_norm_gelu/portable/forward.cuh"
+#include "ops/layer_norm_gelu/portable/long_rows.cuh"
 
 namespace plab::ops::layer_norm_gelu {
 namespace {
@@ -41,6 +42,20 @@ void run(const char* name, const Shape& shape) {
   on_cpu::launch(blocks, threads_per_row * groups,
                  [&] { backward_kernel<Backward>(problem.backward, order); });
   problem.template add_partials<8>(blocks);
+  problem.report(name, kForm);
+}
+
+/// Rows that no other kernel supports, in two blocks; `runs` of rows are added up by columns.
+template <class Element, GeluForm kForm>
+void run_long(const char* name, const Shape& shape, int runs) {
+  Problem<Element> problem(shape);
+  on_cpu::launch(2, kLongThreads, [&] { forward_long_kernel<Element, kForm>(problem.forward); });
+  on_cpu::launch(2, kLongThreads, [&] { backward_long_kernel<Element, kForm>(problem.backward); });
+  problem.make_workspace(runs);
+  const auto columns = static_cast<unsigned>((shape.cols + kLongSumsThreads - 1) / kLongSumsThreads);
+  on_cpu::launch(columns * runs, kLongSumsThreads,
+                 [&] { backward_long_sums_kernel<Element, kForm>(problem.backward); });
+  problem.template add_partials<8>(runs);
   problem.report(name, kForm);
 }
 
@@ -89,6 +104,9 @@ void run_all() {
       "bf16 five warps per row, straight into registers", {4, 2560, 2560, 0, 2, 0.5f, true});
   run<RowTile<__half, 1, kScalar>, BlockPairSum, kShared, 3, kOverlap, kErf>("fp16 rows not aligned",
                                                                              {3, 600, 601, 1, 2, 0.5f, true});
+  run_long<Bf16, kErf>("bf16 long rows, more than are read at a time", {21, 1301, 1303, 1, 0, 0.5f, true}, 2);
+  run_long<float, kTanh>("fp32 long rows in tanh form, no bias, a run without rows",
+                         {9, 700, 700, 0, 0, 0.5f, false}, 6);
 }
 
 }  // namespace

@@ -114,6 +114,7 @@ struct Problem {
   void make_workspace(int64_t rows) {
     partial.assign(rows > 1 ? rows * 2 * shape.cols : 0, NAN);
     backward.partial = rows > 1 ? partial.data() : nullptr;
+    backward.partial_rows = rows > 1 ? rows : 0;
   }
   template <int kColumns>
   void add_partials(int64_t rows) {

@@ -57,13 +57,19 @@ Plan plan_backward(const BackwardParams& params) {
   });
 }
 
-/// Each block adds up its own row of the workspace.
+/// Two kernels: dX by rows, and the sums by columns.
 template <class Element>
 Plan plan_backward_long(const BackwardParams& params) {
   return dispatch_form(params.form, [&]<GeluForm kForm>() {
+    constexpr int kBlocksPerSm = 16;  // in a few waves, of the second kernel
     Plan plan = plan_long_grid(reinterpret_cast<const void*>(backward_long_kernel<Element, kForm>),
                                params.rows, kLongThreads, kLongBlocksPerSm);
-    plan.workspace_rows = plan.blocks;
+    const int64_t columns = cuda::ceil_div<int64_t>(params.cols, kLongSumsThreads);
+    const int64_t runs = cuda::ceil_div<int64_t>(int64_t{kBlocksPerSm} * cuda::sm_count(), columns);
+    plan.workspace_rows = cuda::smaller(runs, params.rows);
+    plan.sums_kernel = reinterpret_cast<const void*>(backward_long_sums_kernel<Element, kForm>);
+    plan.sums_blocks = columns * plan.workspace_rows;
+    plan.sums_threads = kLongSumsThreads;
     return plan;
   });
 }
