@@ -22,7 +22,7 @@ template <class Element>
 Plan plan_forward(const ForwardParams& params);
 template <class Element>
 Plan plan_backward(const BackwardParams& params);
-/// Rows that share steps (packed.cuh), without a kernel where a step does not fit a block.
+/// Rows that share steps (packed.cuh), without a kernel where a step does not fit a block, and for tanh rows of fp32.
 Plan plan_forward_packed(const ForwardParams& params);
 Plan plan_backward_packed(const BackwardParams& params);
 /// Any row.

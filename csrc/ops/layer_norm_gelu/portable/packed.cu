@@ -7,16 +7,17 @@
 namespace plab::ops::layer_norm_gelu::portable {
 namespace {
 
-/// function.operator()<Element, kForm, kSplit>(). Rows of whole vectors have kernels of their own only where most of
-/// them are: the others do them too, and each kernel takes time to compile.
+/// function.operator()<Element, kForm, kSplit>(). Each kernel takes time to compile: rows of whole vectors have kernels
+/// of their own only where most of them are, and the others do them too; and tanh rows of fp32 are not packed.
 template <class Function>
 Plan dispatch(ElementType element, GeluForm form, int64_t cols, Function&& function) {
-  return dispatch_device(element, [&]<class Element>(Tag<Element>) {
-    if (form == GeluForm::kTanh) return function.template operator()<Element, GeluForm::kTanh, true>();
+  return dispatch_device(element, [&]<class Element>(Tag<Element>) -> Plan {
     if constexpr (sizeof(Element) == 2) {
+      if (form == GeluForm::kTanh) return function.template operator()<Element, GeluForm::kTanh, true>();
       if (cols % cuda::kVecSize<Element> == 0)
         return function.template operator()<Element, GeluForm::kErf, false>();
     }
+    if (form == GeluForm::kTanh) return {};
     return function.template operator()<Element, GeluForm::kErf, true>();
   });
 }
