@@ -99,7 +99,10 @@ class Suspects:
         self._beside = beside_waits(path)
         self._behind: int | None = None
         self._mended: list[tuple[Touched, float]] = []
-        """what is mended already where gains are asked for: all of the rank `_behind`"""
+        """what is mended already where gains are asked for: all of the rank `_behind`, and with it what its
+        lateness slowed on the other ranks"""
+        self._undisturbed_then: set[tuple[int, int]] = set()
+        """ranks and items of which that is mended"""
 
     def blames(self, least_ns: float) -> tuple[Blame, ...]:
         """Of each rank without which steps would be shorter by `least_ns`: the largest first. Then those that
@@ -108,11 +111,13 @@ class Suspects:
         ranks = range(len(self._path.ranks))
         found = self._blames(ranks, least_ns)
         if found:
-            self._behind = self._path.ranks.index(found[0].rank)
-            self._mended = self._all_of(self._behind)
+            first = self._path.ranks.index(found[0].rank)
+            slowed = self._undisturbed(first, ())
+            self._mended = [*self._all_of(first), *slowed.values()]
+            self._behind, self._undisturbed_then = first, set(slowed)
             known = {blame.rank for blame in found}
             found += self._blames([r for r in ranks if self._path.ranks[r] not in known], least_ns)
-            self._behind, self._mended = None, []
+            self._behind, self._mended, self._undisturbed_then = None, [], set()
         return tuple(found)
 
     def _blames(self, ranks: Sequence[int], least_ns: float) -> list[Blame]:
@@ -164,7 +169,8 @@ class Suspects:
                 out += self._waiting(rank, item, rows)
             for group in groups:
                 mine_ns, others_ns = self._mine[rank, item, group], self._others[rank, item, group]
-                if mine_ns > _SLOWER * others_ns:
+                is_mended = WORK[group] == GPU and (rank, item) in self._undisturbed_then
+                if mine_ns > _SLOWER * others_ns and not is_mended:
                     of = rows[self._path.work_of_part[rows] == group]
                     out.append((Touched(of, _NONE), others_ns / mine_ns))
         return out
@@ -281,21 +287,25 @@ class Suspects:
         items = range(len(self._path.items)) if item is None else [item]
         mended = self._changes(rank, items, (0, 1))
         others = self._undisturbed(rank, items if item is not None else ())
-        return float(self._gains([*mended, *others]).mean())
+        return float(self._gains([*mended, *others.values()]).mean())
 
-    def _undisturbed(self, rank: int, items: Sequence[int]) -> list[tuple[Touched, float]]:
-        """Kernels of other ranks next to a collective that waits for this one: as long as they take here."""
-        out: list[tuple[Touched, float]] = []
+    def _undisturbed(self, rank: int, items: Sequence[int]) -> dict[tuple[int, int], tuple[Touched, float]]:
+        """By rank and item kernels of other ranks next to a collective that waits for this one: as long as
+        they take here.
+        """
+        out: dict[tuple[int, int], tuple[Touched, float]] = {}
         for (other, same), rows in self._parts.items():
             mine_ns, its_ns = self._mine[rank, same, 0], self._mine[other, same, 0]
-            if other in (rank, self._behind) or same in items or not 0 < mine_ns < its_ns / _SLOWER:
+            if other in (rank, self._behind) or same in items or (other, same) in self._undisturbed_then:
+                continue
+            if not 0 < mine_ns < its_ns / _SLOWER:
                 continue
             of = rows[self._beside[rows]]
             if len(of) and abs(self._launches(other, same) - 1) <= _SAME_FRAC:
                 counted = of[self._path.step_of_part[of] >= 0]
                 beside_ns = self._path.graph.parts.ns[counted].sum() / max(self._path.lengths, 1)
                 if beside_ns:
-                    out.append((Touched(of, _NONE), alone(mine_ns, its_ns, beside_ns)))
+                    out[other, same] = (Touched(of, _NONE), alone(mine_ns, its_ns, beside_ns))
         return out
 
     def _launches(self, rank: int, item: int) -> float:
