@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs recorded on two H100s, or two or four H200s, with a delay planted (benchmarks/ranks): the verdict names
-it, and says what mending it won when it was mended. benchmarks/ranks/reduce.py makes the files.
+"""Jobs recorded on two H100s, or on two or four H200s, with a delay planted (benchmarks/ranks): the verdict
+names it, and says what mending it won when it was mended. benchmarks/ranks/reduce.py makes the files.
 """
 
 from __future__ import annotations
