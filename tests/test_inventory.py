@@ -78,8 +78,8 @@ PARTS_OF_RULES |= {
     "small_grids",
     "steady",
 }
-PARTS_OF_RULES |= {"callers", "chains", "copy_reasons", "factorisations", "gap_pieces", "launch_loops"}
-PARTS_OF_RULES |= {"unaligned_products"}
+PARTS_OF_RULES |= {"callers", "chains", "copy_reasons", "gap_pieces", "launch_loops", "unaligned_products"}
+PARTS_OF_RULES |= {"backward_calls", "factorisations"}
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)

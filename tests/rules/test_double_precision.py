@@ -116,7 +116,7 @@ def test_abstains_where_the_names_tell_nothing(judge: Judge) -> None:
 
 
 def solving(factor: str, factor_ns: int, elsewhere_ns: int) -> TraceBuilder:
-    """A factorisation at line 7, which multiplies blocks, too, and other products of its function at line 9."""
+    """A factorisation at line 7, which multiplies blocks, too, and another product of its function."""
     builder = TraceBuilder()
     for _ in range(4):
         builder.launch(factor, factor_ns, stack="/app/model.py:7 Net.forward")
