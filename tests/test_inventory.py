@@ -79,6 +79,7 @@ PARTS_OF_RULES |= {
     "steady",
 }
 PARTS_OF_RULES |= {"callers", "chains", "copy_reasons", "gap_pieces", "launch_loops", "unaligned_products"}
+PARTS_OF_RULES |= {"backward_calls", "factorisations"}
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)

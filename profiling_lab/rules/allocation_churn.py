@@ -5,9 +5,9 @@ synchronises with the GPU. After warm-up, torch's caching allocator needs neithe
 The rule counts calls that allocate or free after the first third of the kernels, for memory of the GPU and
 for pinned memory. One cause makes many lines allocate: what empty_cache() frees, other lines allocate again,
 and near the memory limit the allocator frees its cache whenever it needs a larger block. So all lines are one
-finding, at the line that costs most. Calls that use a memory pool (cudaMallocAsync) are cheap and not
-counted. The cost is the host time in the calls. The GPU loses time only if it runs out of queued work
-meanwhile; `gaps` shows that.
+finding, at the line that costs most, with what its backward allocates. Calls that use a memory pool
+(cudaMallocAsync) are cheap and not counted. The cost is the host time in the calls. The GPU loses time only
+if it runs out of queued work meanwhile; `gaps` shows that.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import numpy as np
 
 from profiling_lab.analysis.critical_path.savings import Saving, fewer
 from profiling_lab.analysis.stats import grouped
+from profiling_lab.rules.backward_calls import places_of
 from profiling_lab.rules.costs import host_blocked
-from profiling_lab.rules.finding import CALLS, LONGER, WORTH, Abstain, RuleResult, Threshold, ms
+from profiling_lab.rules.finding import CALLS, LONGER, WORTH, Abstain, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.layout_copies import JOINING
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
@@ -32,45 +33,44 @@ ENOUGH = Threshold("enough", "kernels needed to tell warm-up from steps", 100, "
 # Allocations from a pool (cudaMallocAsync) are cheap and fine inside a loop.
 ALLOCATES = (CudaCall.DEVICE_MEMORY, CudaCall.PINNED_MEMORY)
 REMEDY = (
-    "allocate once and reuse; in torch, find the tensors whose sizes change, drop torch.cuda.empty_cache(), "
-    "or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    "allocate once and reuse; in torch, find the tensors whose sizes change, leave the caching allocator on, "
+    "drop torch.cuda.empty_cache(), or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 )
 
 
 def check(view: View) -> RuleResult:
     operations, calls = view.operations, view.calls
-    allocates = view.calls_of(*ALLOCATES)
     if not len(calls):
         return Abstain("no CUDA API call was recorded", CALLS)
-    if view.kernels.sum() < view[ENOUGH]:
-        return Abstain(
-            f"{int(view.kernels.sum())} kernels are too few to tell warm-up from steady steps", LONGER
-        )
+    if (kernels := int(view.kernels.sum())) < view[ENOUGH]:
+        return Abstain(f"{kernels} kernels are too few to tell warm-up from steady steps", LONGER)
     starts = np.sort(operations.start_ns[view.kernels])
     warm = starts[int(min(view[WARM_UP] * len(starts), len(starts) - 1))]
     kind = 2 * calls.process + view.calls_of(CudaCall.PINNED_MEMORY)
-    all_rows = np.flatnonzero(allocates)
+    all_rows = np.flatnonzero(view.calls_of(*ALLOCATES))
     rows = all_rows[calls.start_ns[all_rows] > warm]
     findings = []
     for _, mine in grouped(rows, kind[rows]):
         blocked = host_blocked(view, mine)
         if len(mine) < view[MANY] or blocked.total_ns < view[WORTH] * view.span_ns:
             continue
-        place = view.call_place[blocked.calls]
-        in_line = np.bincount(place + 1, weights=blocked.each_ns).astype(np.int64)
-        where = f" at {np.count_nonzero(in_line)} lines" if np.count_nonzero(in_line) > 1 else ""
+        place = places_of(view, blocked.calls)
+        in_line = np.bincount(place + 1, weights=blocked.each_ns, minlength=2).astype(np.int64)[1:]
+        lines, most = np.count_nonzero(in_line), int(in_line.argmax())
+        share = f", {percent(in_line[most] / max(blocked.each_ns.sum(), 1))} of the time at this one,"
+        where = f" at {lines} lines{share}" if lines > 1 else ""
         findings.append(
             view.finding(
                 what=f"{len(mine)} allocations and frees{where} after warm-up took {ms(blocked.total_ns)}",
                 cost_ns=blocked.total_ns,
                 cost_of="host blocked in the calls",
-                place=view.place(int(in_line.argmax()) - 1),
+                place=view.place(most if lines else -1),
                 table="calls",
                 rows=blocked.calls,
                 weight=blocked.each_ns,
                 remedy=REMEDY,
                 saving=Saving(calls=all_rows[kind[all_rows] == kind[mine[0]]])
-                | fewer(_growing(view, in_line[1:])),
+                | fewer(_growing(view, in_line)),
             )
         )
     return findings

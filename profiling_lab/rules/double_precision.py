@@ -7,8 +7,9 @@ are recognised by the `double` in their name. GPUs for machine learning compute 
 rate of bfloat16. A matrix multiplication in another precision saves nearly all of its time. The other kernels
 are limited by memory, and half as many bytes save half of it: the cost is their time, for all but matrix
 multiplications half of it. A float64 tensor makes float64 of what the function calls with it: functions that
-call each other are one finding, at the line that costs most. If the program needs double precision, as a
-simulation may, skip this rule.
+call each other are one finding, at the line that costs most. At lines that factorise or solve, float64 may be
+meant: a finding that is mostly there says so and has medium severity at most. If the program needs double
+precision elsewhere, as a simulation may, skip this rule.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.critical_path.savings import shorter
+from profiling_lab.records import replace
 from profiling_lab.rules.callers import connected
 from profiling_lab.rules.costs import gpu_time
+from profiling_lab.rules.factorisations import REMEDY as OF_SOLVES
+from profiling_lab.rules.factorisations import mostly_solve
 from profiling_lab.rules.finding import RuleResult, Threshold, ms, percent
 from profiling_lab.rules.kernel_families import KNOWN, names_tell_little
 from profiling_lab.rules.rule import Rule, Time
@@ -53,21 +57,23 @@ def check(view: View) -> RuleResult:
         of = "one function" if functions == 1 else f"{functions} functions that call each other"
         backward = (view.attribution.phase[mine] == Phase.BACKWARD).any()
         products_ns = gpu_time(view, of_products) if len(of_products) else 0
-        findings.append(
-            view.finding(
-                f"{len(mine):,} kernels in float64, {len(of_products):,} of them matrix multiplications"
-                f"{f', at {len(lines)} lines of {of},' if len(lines) > 1 else ''} take {ms(total_ns)}, "
-                f"{percent(total_ns / view.gpu_ns)} of the GPU time"
-                f"{', forward and backward' if backward else ''}",
-                cost_ns=(gpu_time(view, mine) + products_ns) // 2,
-                cost_of="GPU time of the matrix multiplications, and half of that of the other kernels",
-                place=view.hottest_line(mine, duration[mine]),
-                rows=mine,
-                weight=duration[mine],
-                remedy=REMEDY,
-                saving=shorter(mine, np.where(products[mine], 1 - WINS_FRAC, 1 - WINS_FRAC / 2)),
-            )
+        solve = mostly_solve(view, mine)
+        finding = view.finding(
+            f"{len(mine):,} kernels in float64, {len(of_products):,} of them matrix multiplications"
+            f"{f', at {len(lines)} lines of {of},' if len(lines) > 1 else ''} take {ms(total_ns)}, "
+            f"{percent(total_ns / view.gpu_ns)} of the GPU time"
+            f"{', forward and backward' if backward else ''}"
+            f"{', mostly at lines that factorise or solve, where it may be meant' if solve else ''}",
+            cost_ns=(gpu_time(view, mine) + products_ns) // 2,
+            cost_of="GPU time of the matrix multiplications, and half of that of the other kernels",
+            place=view.hottest_line(mine, duration[mine]),
+            rows=mine,
+            weight=duration[mine],
+            remedy=OF_SOLVES if solve else REMEDY,
+            confidence="low" if solve else "high",
+            saving=shorter(mine, np.where(products[mine], 1 - WINS_FRAC, 1 - WINS_FRAC / 2)),
         )
+        findings.append(replace(finding, severity_at_most="medium") if solve else finding)
     return findings or names_tell_little(view) or ()
 
 

@@ -76,6 +76,8 @@ class Finding:
     per_step_ns: int | None = None
     """the cost within the steps, per step; None if the trace has no steps"""
     severity: Severity = "low"
+    severity_at_most: Severity = "high"
+    """lower where a healthy program may do what was found here; see Rule.severity_at_most"""
     rule: str = ""
     cause: str = ""
     """the cause in one word, if the rule distinguishes several; else the rule's name"""

@@ -98,7 +98,9 @@ def _finished(finding: Finding, rule: Rule, span_ns: int) -> Finding:
         rank_ns=rank_ns,
         wins_frac=frac,
         little=severity_of(rank_ns, span_ns) == "low",
-        severity=lower(rule.severity(rank_ns, span_ns), _most(rule, finding.once)),
+        severity=lower(
+            rule.severity(rank_ns, span_ns), lower(_most(rule, finding.once), finding.severity_at_most)
+        ),
     )
 
 

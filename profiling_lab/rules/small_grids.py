@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.rules.finding import Threshold
-from profiling_lab.rules.view import Mask, View
+from profiling_lab.rules.view import F64, Mask, View
 from profiling_lab.trace.operation_classes import device_tracks
 
 FILLED = Threshold(
@@ -22,11 +22,15 @@ def small_grids(view: View) -> Mask:
     """Per operation, whether it is a kernel with blocks for too few SMs. False where the trace does not say
     how many blocks or SMs there are.
     """
-    shapes = view.trace.launch_shapes
-    if shapes is None:
-        return np.zeros(len(view.operations), dtype=bool)
-    blocks = np.array([*(float(shape.blocks) for shape in shapes.shapes), np.inf])[shapes.number]
     track, numbers = device_tracks(view.operations)
     devices = view.trace.devices
     sms = np.array([(gpu.sm_count or 0) if (gpu := devices.get(each)) else 0 for each in numbers])
-    return np.asarray(view.kernels & (blocks < view[FILLED] * sms[track]))
+    return np.asarray(view.kernels & (blocks_of(view) < view[FILLED] * sms[track]))
+
+
+def blocks_of(view: View) -> F64:
+    """Per operation the number of its blocks; inf where the trace does not say it."""
+    shapes = view.trace.launch_shapes
+    if shapes is None:
+        return np.full(len(view.operations), np.inf)
+    return np.array([*(float(shape.blocks) for shape in shapes.shapes), np.inf])[shapes.number]

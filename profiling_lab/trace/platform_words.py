@@ -146,7 +146,7 @@ XLA: Words = (
     ),
     (r"fuse them: torch\.compile, or a fused op \([^)]*\)", "fuse them: one jax.jit, or a Pallas kernel"),
     (
-        r"in torch, find the tensors whose sizes change, drop torch\.cuda\.empty_cache\(\), or set \S+",
+        r"in torch, find the tensors whose sizes change,.* drop torch\.cuda\.empty_cache\(\), or set \S+",
         "keep XLA_PYTHON_CLIENT_PREALLOCATE on",
     ),
     (

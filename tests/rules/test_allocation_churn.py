@@ -86,3 +86,51 @@ def test_room_for_a_growing_result_saves_its_copies_too(tmp_path: Path) -> None:
         assert found.saving is not None and found.gain_per_step_ns is not None
         assert bool(len(found.saving.operations)) == copies_go
         assert (found.gain_per_step_ns > 200_000) == copies_go, "the GPU is slower than the host"
+
+
+def without_cache(forward_ns: int, *, node: int = 0) -> TraceBuilder:
+    """Two layers allocate what they return, forward and backward; no Python runs in backward."""
+    builder = TraceBuilder()
+    for step in range(30):
+        first = 2 * step
+        for layer in (0, 1):
+            stack = f"/app/model.py:{5 + layer} f"
+            builder.call("cudaMalloc_v3020", call_ns=forward_ns, stack=stack, peek=first + layer).gap(
+                forward_ns
+            )
+            builder.launch("addmm", 5_000, stack=stack, peek=first + layer + 1)
+        for layer in (1, 0):
+            of = {"node": first + layer + node, "node_name": "AddmmBackward0", "thread": 2}
+            builder.call("cudaMalloc_v3020", call_ns=(200_000, 100_000)[layer], **of).gap(200_000)
+            builder.launch("addmm_backward", 5_000, **of | {"node": first + layer})
+    return builder
+
+
+def test_what_backward_allocates_counts_for_its_line_of_forward(judge: Judge) -> None:
+    """Most of it is made where no Python runs: the line is that of the autograd node's kernels."""
+    (finding,) = judge(RULE, without_cache(10_000))
+    assert finding.place is not None and finding.place.line == 5, finding.place
+    assert "at 2 lines, 65.6 % of the time at this one, after warm-up" in finding.what, "210 of 320 µs"
+    assert "caching allocator" in finding.remedy
+
+
+def test_where_a_node_launches_nothing_the_line_is_one_that_is_known(judge: Judge) -> None:
+    """Nodes without a kernel have no line: the finding names the line with most of the rest."""
+    (finding,) = judge(RULE, without_cache(10_000, node=1_000))
+    assert finding.place is not None and finding.place.line in (5, 6)
+    assert "at 2 lines, 3.1 % of the time at this one, after warm-up" in finding.what, "10 of 320 µs"
+
+
+def test_nodes_of_two_threads_with_equal_numbers_are_two(judge: Judge) -> None:
+    """Each thread that runs forward counts its own nodes."""
+    builder = without_cache(10_000)
+    for step in range(60):
+        builder.launch("addmm", 5_000, stack="/app/other.py:9 g", peek=step + 1, thread=3)
+        of = {"node": step, "node_thread": 3, "node_name": "AddmmBackward0", "thread": 4}
+        builder.launch("addmm_backward", 5_000, **of)
+    for step in range(60):
+        of = {"node": step, "node_thread": 3, "node_name": "AddmmBackward0", "thread": 4}
+        builder.call("cudaMalloc_v3020", call_ns=150_000, **of).gap(150_000)
+    (finding,) = judge(RULE, builder.launch("addmm", 5_000))
+    assert finding.place is not None and (finding.place.file, finding.place.line) == ("/app/other.py", 9)
+    assert "at 3 lines, 73.8 % of the time at this one" in finding.what

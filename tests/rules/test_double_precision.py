@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from builders import Judge, TraceBuilder
 
-from profiling_lab.rules import Abstain
+from profiling_lab.rules import RULES, Abstain, run
 from profiling_lab.rules.double_precision import RULE
+from profiling_lab.trace import Trace
 
 DOUBLE = (
     "sm90_xmma_gemm_f64f64_f64f64_f64_tn_n_tilesize64x64x16",
@@ -110,3 +113,40 @@ def test_silent_without_and_with_little_of_it(judge: Judge) -> None:
 def test_abstains_where_the_names_tell_nothing(judge: Judge) -> None:
     verdict = judge(RULE, products("my_kernel", "another"))
     assert isinstance(verdict, Abstain) and verdict.reason
+
+
+def solving(factor: str, factor_ns: int, elsewhere_ns: int) -> TraceBuilder:
+    """A factorisation at line 7, which multiplies blocks, too, and another product of its function."""
+    builder = TraceBuilder()
+    for _ in range(4):
+        builder.launch(factor, factor_ns, stack="/app/model.py:7 Net.forward")
+        builder.launch(DOUBLE[0], 50_000, stack="/app/model.py:7 Net.forward")
+        builder.launch(DOUBLE[0], elsewhere_ns, stack="/app/model.py:9 Net.forward")
+        builder.launch(SINGLE, 50_000, stack="/app/model.py:12 other")
+    return builder
+
+
+@pytest.mark.parametrize(
+    "factor",
+    [
+        "void kernel<getrf_wo_pivot_params_<double, 0, 256, 2, 64, 64, 68, 16, 1, 1> >(int, int, void*)",
+        "void kernel_trsm_l_mul32<double, 8, false, false, false, false>(int, int, double const*)",
+        "void trsm_left_kernel<int, double, 256, 4, true, false, true, false, false>(cublasTrsmParams)",
+        "void trsv_lt_exec<double, 32u, 32u, 4u, false, false>(int, double const*, long)",
+    ],
+)
+def test_where_most_of_it_factorises_or_solves_it_may_be_meant(tmp_path: Path, factor: str) -> None:
+    """The covariance of a Gaussian process has no factor in float32."""
+    meant = {}
+    for case, program in {
+        "factorises": solving(factor, 30_000, 40_000),
+        "in float32": solving(factor.replace("double", "float"), 30_000, 40_000),
+        "by the way": solving(factor, 2_000, 40_000),
+        "mostly elsewhere": solving(factor, 30_000, 60_000),
+    }.items():
+        with Trace.open(program.write(tmp_path / f"{case}.sqlite")) as trace:
+            (finding,) = (f for f in run(trace, RULES).findings if f.rule == "double_precision")
+        meant[case] = (finding.severity, "may be meant" in finding.what, finding.confidence)
+        assert ("if float32 is exact enough" in finding.remedy) == (case == "factorises")
+    assert meant.pop("factorises") == ("medium", True, "low")
+    assert set(meant.values()) == {("high", False, "high")}
