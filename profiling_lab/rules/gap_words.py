@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from profiling_lab.analysis.gaps.causes import Cause
 
-_OF_HOST_WORK = "move this work to another process, to the GPU or ahead of time, or do it less often"
+_OF_HOST_WORK = (
+    "move this work to another process, to the GPU or ahead of time, do it for many at once, or less often"
+)
 REMEDIES = {
     Cause.PROFILER: "none: this is profiler overhead; record less to reduce it",
     Cause.CODE_LOADING: "warm up before you measure; CUDA_MODULE_LOADING=EAGER, or cache compiled kernels",

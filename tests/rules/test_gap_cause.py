@@ -191,6 +191,7 @@ def test_samples_name_the_line_that_the_host_was_in(judge: Judge) -> None:
     (finding,) = judge(RULE, pausing(TOKENIZE))
     assert finding.cause == "host_work" and finding.place.line == 31 and finding.confidence == "high"
     assert finding.cost_ns == pytest.approx(5 * 10_000_000, rel=0.05) and "at this line" in finding.what
+    assert "for many at once" in finding.remedy
 
 
 def test_samples_inside_of_a_library_count_for_the_line_that_calls_it(judge: Judge) -> None:
