@@ -16,6 +16,8 @@ REMEDIES = {
     Cause.WAIT: "synchronise less often, and launch the next work before you synchronise (see sync_calls)",
     Cause.AFTER_WAIT: _OF_HOST_WORK,
     Cause.DATA_LOADING: "load in the background: num_workers, pin_memory, prefetch_factor",
+    Cause.LOADING_WORKERS: "more workers, or less work in each: prepare data once, on disk, and split it "
+    "among the workers before it is decoded",
     Cause.GIL_WAIT: "move that thread's Python work to another process",
     Cause.GARBAGE_COLLECTION: "gc.freeze() after set-up; collect between steps, and less often",
     Cause.COMPILATION: "compile once: mark changing sizes as dynamic (torch.compile(dynamic=True)), or pad "
@@ -33,6 +35,7 @@ WORDS = {
     Cause.GARBAGE_COLLECTION: "garbage_collection",
     Cause.COMPILATION: "recompilation",
     Cause.DATA_LOADING: "dataloader",
+    Cause.LOADING_WORKERS: "dataloader",
     Cause.GIL_WAIT: "gil_wait",
     Cause.ALLOCATOR: "allocation_churn",
     Cause.CODE_LOADING: "code_loading",
