@@ -6,6 +6,7 @@ compiling GPU code, allocation, synchronisation, data loading, the GIL, blocking
 collection, compilation, or plain code between two of your lines. The innermost activity is the cause. `gaps`
 shows all of them. A long piece of plain code gets the line at which most samples found the thread (`record`
 takes samples), else the next line that launched something. Host code of one function is one finding.
+What is saved is said as if its thread had none of the work left.
 
 Not listed: the pause between queued operations, launch latency, and short pauses between two launches.
 `tiny_kernels` and `bound` report those. At lines that launch mostly copies within the GPU or of results to

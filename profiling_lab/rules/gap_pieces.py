@@ -20,7 +20,7 @@ from profiling_lab.trace.spans import Spans
 
 _KINDS = {
     **dict.fromkeys((Cause.HOST_CODE, Cause.AFTER_WAIT, Cause.GIL_WAIT), (*HOST_CODE, Kind.GIL_WAIT)),
-    Cause.DATA_LOADING: (*HOST_CODE, Kind.DATA_LOADING),
+    **dict.fromkeys((Cause.DATA_LOADING, Cause.LOADING_WORKERS), (*HOST_CODE, Kind.DATA_LOADING)),
     Cause.CUDA_CALL: (Kind.CUDA_CALL, Kind.LAUNCH, Kind.COPY_CALL),
 }
 """what the host no longer does, for each cause; of the others what the cause says"""

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from profiling_lab.analysis.gaps.causes import Cause
 
-_OF_HOST_WORK = "move this work to another process, to the GPU or ahead of time, or do it less often"
+_OF_HOST_WORK = (
+    "move this work to another process, to the GPU or ahead of time, do it for many at once, or less often"
+)
 REMEDIES = {
     Cause.PROFILER: "none: this is profiler overhead; record less to reduce it",
     Cause.CODE_LOADING: "warm up before you measure; CUDA_MODULE_LOADING=EAGER, or cache compiled kernels",
@@ -14,6 +16,8 @@ REMEDIES = {
     Cause.WAIT: "synchronise less often, and launch the next work before you synchronise (see sync_calls)",
     Cause.AFTER_WAIT: _OF_HOST_WORK,
     Cause.DATA_LOADING: "load in the background: num_workers, pin_memory, prefetch_factor",
+    Cause.LOADING_WORKERS: "more workers, or less work in each: prepare data once, on disk, and split it "
+    "among the workers before it is decoded",
     Cause.GIL_WAIT: "move that thread's Python work to another process",
     Cause.GARBAGE_COLLECTION: "gc.freeze() after set-up; collect between steps, and less often",
     Cause.COMPILATION: "compile once: mark changing sizes as dynamic (torch.compile(dynamic=True)), or pad "
@@ -31,6 +35,7 @@ WORDS = {
     Cause.GARBAGE_COLLECTION: "garbage_collection",
     Cause.COMPILATION: "recompilation",
     Cause.DATA_LOADING: "dataloader",
+    Cause.LOADING_WORKERS: "dataloader",
     Cause.GIL_WAIT: "gil_wait",
     Cause.ALLOCATOR: "allocation_churn",
     Cause.CODE_LOADING: "code_loading",

@@ -36,6 +36,9 @@ NO_TENSOR_CORES = (
     r"winograd|pointwise_mult_and_sum_complex|fft2d_[rc]2[rc]_"
 )
 
+FLOAT32_ATTENTION = r"fmha_cutlass[FB]_f32"
+"""of torch: from Ampere on each product is made of three in TF32, before without tensor cores"""
+
 MEMORY_BOUND = (
     r"(?i)elementwise|reduce_kernel|softmax|layer_?norm|batch_?norm|group_?norm|rms_?norm|\bbn_(fw|bw)|"
     r"dropout|gelu|relu|activation|pooling|copy_kernel|CatArray|transpose|multi_tensor_apply|embedding|index_|"

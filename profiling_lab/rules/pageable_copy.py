@@ -3,7 +3,8 @@
 
 The rule counts asynchronous copies with pageable memory on either side, but not managed memory. The cost is
 the time in which only these copies run, and the GPU's idle time that the calls cause. The wait for earlier
-GPU work is not counted. With pinned memory the copy is faster, and the call returns at once.
+GPU work is not counted. With pinned memory the copy is faster, and the call returns at once. A single number,
+as `torch.tensor(2.0, device="cuda")` copies it, is not worth pinning: it need not be copied at all.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I64, MemoryKind
 
+NUMBER_BYTES = 16
+"""the largest number, a complex128"""
+OF_NUMBERS = "compute with Python's number itself, fill a tensor on the GPU, or make it once before the loop"
 REMEDY = (
     "pin the host memory (tensor.pin_memory(), DataLoader(pin_memory=True)), and copy with non_blocking=True"
 )
@@ -36,12 +40,13 @@ def check(view: View) -> RuleResult:
         operations.target_memory == MemoryKind.PAGEABLE
     )
     rows = np.flatnonzero(view.copies & pageable & view.launched_by("Async"))
-    findings = []
+    to_device, findings = view.named("memcpy HtoD"), []
     for number, mine in grouped(rows, view.operation_place[rows]):
         cost = copy_cost(view, mine)
         if cost.total_ns < view[WORTH] * view.span_ns:
             continue
         size_bytes = int(operations.size_bytes[mine].sum())
+        numbers = to_device[mine].all() and operations.size_bytes[mine].max() <= NUMBER_BYTES
         findings.append(
             view.finding(
                 what=f"{len(mine)} asynchronous copies of pageable memory, {size_bytes:,} bytes, took "
@@ -51,7 +56,7 @@ def check(view: View) -> RuleResult:
                 place=view.place(number),
                 rows=mine,
                 weight=cost.each_ns,
-                remedy=REMEDY,
+                remedy=OF_NUMBERS if numbers else REMEDY,
                 saving=pinned_saving(view, np.append(mine, _brought_back(view, mine, rows))),
             )
         )

@@ -3,9 +3,9 @@
 
 Matrix multiplications, convolutions and attention are recognised by kernel name, and so is the use of
 tensor cores: cuBLAS, cuDNN and CUTLASS put the instruction into the name (`ffma`, `simt` and `sgemm`
-against `s16816`, `tensorop`, `gmma`). Kernels that torch's matrix multiplication operators launch count
-too, whatever their name. Custom kernels with other names are not seen. The cost is all of the time without
-tensor cores.
+against `s16816`, `tensorop`, `gmma`). Kernels of torch's matrix multiplication operators count too, whatever
+their name; custom kernels with other names are not seen. Attention of float32 makes each product of three in
+TF32, at a sixth of the rate of bfloat16: it counts as without. The cost is all of this time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from profiling_lab.analysis.critical_path.savings import shorter
 from profiling_lab.analysis.operators import launched_by
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import OPERATORS, Abstain, RuleResult, Threshold, ms, percent, where
-from profiling_lab.rules.kernel_families import MATRIX, NO_TENSOR_CORES, TENSOR_CORES
+from profiling_lab.rules.kernel_families import FLOAT32_ATTENTION, MATRIX, NO_TENSOR_CORES, TENSOR_CORES
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.unaligned_products import unaligned_products
 from profiling_lab.rules.view import View
@@ -35,8 +35,8 @@ _AMPERE = 8.0  # earlier tensor cores support neither bfloat16 nor TF32
 COUNTER = "`ncu` with the metric sm__inst_executed_pipe_tensor.sum"
 OF_PRODUCTS = r"^aten::(_?(add|b|badd)?mm|addmv|linear|matmul|_?convolution|conv\dd|cudnn_conv|_scaled_)"
 REMEDY = (
-    "torch.autocast('cuda', torch.bfloat16), or torch.set_float32_matmul_precision('high') for TF32; "
-    "sizes in multiples of 8"
+    "torch.autocast('cuda', torch.bfloat16), or torch.set_float32_matmul_precision('high') for TF32, "
+    "which attention does not use; sizes in multiples of 8"
 )
 BEFORE_AMPERE = "torch.autocast('cuda', torch.float16) with torch.amp.GradScaler; sizes in multiples of 8"
 
@@ -54,15 +54,16 @@ def check(view: View) -> RuleResult:
         if view.knows_python and any(name.startswith("aten::") for name in view.trace.ranges.names):
             return ()
         return Abstain("no kernel name is that of a known matrix multiplication", OPERATORS)
-    without = products & view.kernels_named(NO_TENSOR_CORES)
+    attention = products & view.kernels_named(FLOAT32_ATTENTION)
+    without = (products & view.kernels_named(NO_TENSOR_CORES)) | attention
     unknown = products & ~without & ~view.kernels_named(TENSOR_CORES)
     duration = view.operations.duration_ns
-    all_ns, without_ns, unknown_ns = (int(duration[rows].sum()) for rows in (products, without, unknown))
+    counted = (products, without, unknown, attention)
+    all_ns, without_ns, unknown_ns, attention_ns = (int(duration[rows].sum()) for rows in counted)
     if unknown_ns > all_ns / 2:
-        share = percent(unknown_ns / max(all_ns, 1))
-        return Abstain(
-            f"the names of kernels with {share} of the matrix multiplication time are not known", COUNTER
-        )
+        share = percent(unknown_ns / all_ns)
+        why = f"the names of kernels with {share} of the matrix multiplication time are not known"
+        return Abstain(why, COUNTER)
     least_ns = view[SHARE] * view.gpu_ns
     unaligned = unaligned_products(view, products & ~without, least_ns)
     if without_ns < least_ns:
@@ -73,6 +74,7 @@ def check(view: View) -> RuleResult:
         view.finding(
             f"{ms(without_ns)}, {percent(without_ns / view.gpu_ns)} of the GPU time, are matrix "
             f"multiplications and convolutions without tensor cores, {len(rows):,} kernels"
+            f"{f', with {ms(attention_ns)} of attention in float32' * (attention_ns > 0)}"
             f"{where(place, ', most of it on this line')}",
             cost_ns=gpu_time(view, rows),
             cost_of="GPU time of these kernels",

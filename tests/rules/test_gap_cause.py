@@ -191,6 +191,7 @@ def test_samples_name_the_line_that_the_host_was_in(judge: Judge) -> None:
     (finding,) = judge(RULE, pausing(TOKENIZE))
     assert finding.cause == "host_work" and finding.place.line == 31 and finding.confidence == "high"
     assert finding.cost_ns == pytest.approx(5 * 10_000_000, rel=0.05) and "at this line" in finding.what
+    assert "for many at once" in finding.remedy
 
 
 def test_samples_inside_of_a_library_count_for_the_line_that_calls_it(judge: Judge) -> None:
@@ -203,6 +204,17 @@ def test_the_loader_is_named_with_the_line_that_calls_it(judge: Judge) -> None:
     (finding,) = judge(RULE, pausing(item))
     assert finding.cause == "dataloader" and "num_workers" in finding.remedy
     assert (finding.place.file, finding.place.line) == ("/app/train.py", 5)
+
+
+def test_of_a_loader_with_workers_these_are_too_slow(judge: Judge) -> None:
+    """`load in the background` was said of a program that does."""
+    wait = f"{LOADER} > /v/site-packages/torch/utils/data/dataloader.py:1310 "
+    for function in ("_MultiProcessingDataLoaderIter._try_get_data", "_try_get_data"):
+        stack = f"/app/train.py:5 main > {wait}{function} > /usr/lib/python3.12/queue.py:180 Queue.get"
+        (finding,) = judge(RULE, pausing(stack))
+        assert finding.cause == "dataloader" and "waiting for the workers" in finding.what
+        assert finding.remedy.startswith("more workers") and finding.place.line == 5
+        assert finding.saving.host[0].kinds, "all of the host's time there"
 
 
 def test_a_thread_that_runs_python_all_the_while_holds_the_lock(judge: Judge) -> None:

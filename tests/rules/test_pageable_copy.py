@@ -26,6 +26,17 @@ def test_fires_and_names_the_line(judge: Judge) -> None:
     assert "3 asynchronous copies" in to_gpu.what and "pin_memory" in to_gpu.remedy
 
 
+def test_a_number_is_not_to_be_pinned(judge: Judge) -> None:
+    for kind, size_bytes, pinned in (("HtoD", 16, False), ("HtoD", 32, True), ("DtoH", 8, True)):
+        memory = (PAGEABLE, DEVICE) if kind == "HtoD" else (DEVICE, PAGEABLE)
+        builder = TraceBuilder().launch("k", 10_000)
+        how = {"source": memory[0], "target": memory[1], "stack": LINE, "call_ns": 30_000}
+        builder.copy(kind, 20_000, size_bytes=size_bytes, **how).launch("k", 10_000)
+        (finding,) = judge(RULE, builder)
+        assert ("pin_memory" in finding.remedy) is pinned, (kind, size_bytes)
+        assert pinned or "once before the loop" in finding.remedy
+
+
 def upload(before_ns: int, between_ns: int = 0) -> TraceBuilder:
     """A copy that waits for the kernel before it, the host's work, and the kernel that needs the copy."""
     builder = TraceBuilder().launch("k", before_ns)

@@ -17,6 +17,10 @@ WITHOUT = (
     "void implicit_convolve_sgemm<float, float, 1024, 6, 7, 3, 3, 5, 1, false, true, true>(int, int)",
     "void cudnn::cnn::wgrad_alg0_engine<float, 128, 6, 7, 3, 3, 5, false, 512>(int, int)",
 )
+ATTENTION = (
+    "fmha_cutlassF_f32_aligned_64x64_rf_sm80(AttentionKernel<float, cutlass::arch::Sm80, true>::Params)",
+    "fmha_cutlassB_f32_aligned_64x64_k64_sm80(AttentionBackwardKernel<cutlass::arch::Sm80, float>::Params)",
+)
 WITH = (
     "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT",
     "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn",
@@ -42,6 +46,14 @@ def test_fires_for_each_name_without(judge: Judge, kernel: str) -> None:
         "66.7 % of the GPU time, are matrix multiplications and convolutions without tensor cores"
         in finding.what
     )
+
+
+@pytest.mark.parametrize("kernel", ATTENTION)
+def test_attention_of_float32_counts_with_the_products(judge: Judge, kernel: str) -> None:
+    (finding,) = judge(RULE, run_of(WITHOUT[0], kernel, "elementwise_kernel"))
+    assert finding.cost_ns == 100_000 and "with 0.050 ms of attention in float32" in finding.what
+    (finding,) = judge(RULE, run_of(WITHOUT[0], kernel.replace("_f32_", "_f16_"), WITH[0]))
+    assert finding.cost_ns == 50_000 and "attention" not in finding.what
 
 
 @pytest.mark.parametrize("kernel", WITH)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from profiling_lab import _analysis
 from profiling_lab.analysis.critical_path.calls import HostCalls, in_backward, kinds_of_calls
 from profiling_lab.analysis.critical_path.graph import GraphBuilder
+from profiling_lab.analysis.critical_path.idle_threads import gave_work
 from profiling_lab.analysis.critical_path.kinds import Kind
 from profiling_lab.analysis.critical_path.recorder_time import RecorderTime
 from profiling_lab.analysis.critical_path.sites import Between, HostSites, stack_sites
@@ -49,8 +50,13 @@ def add_host(
     fits = start_ns <= end_ns
     before, after, thread = before[fits], after[fits], thread[fits]
     start_ns, end_ns = start_ns[fits], end_ns[fits]
-    edge = builder.edges(calls.end[before], calls.begin[after], end_ns - start_ns)
     rows = calls.rows.astype(np.int32)
+    gave = gave_work(trace, calls, Between(thread, start_ns, end_ns, rows[before], rows[after], before))
+    given = np.flatnonzero(gave >= 0)
+    builder.edges(calls.end[before[given]], calls.begin[after[given]], np.zeros_like(given))
+    before = np.where(gave >= 0, gave, before)
+    start_ns = table.end_ns[calls.rows[before]]
+    edge = builder.edges(calls.end[before], calls.begin[after], end_ns - start_ns)
     between = Between(thread, start_ns, end_ns, rows[before], rows[after], edge)
     sites = HostSites(trace, builder, own, between, site)
 

@@ -136,7 +136,7 @@ def _sampled(
     samples = trace.samples(ownership)
     if not len(samples) or not samples.stacks:
         return {}
-    row = _between_of(samples, between)
+    row = between_of(samples, between)
     found = np.flatnonzero((row >= 0) & (samples.stack >= 0))
     frames = [next((f for f in stack if ownership.is_own(f.file)), None) for stack in samples.stacks]
     numbers = {key: number for number, key in enumerate(lengths)}
@@ -153,7 +153,7 @@ def _sampled(
     return {n: dict(found.most_common()) for n, found in counts.items() if found.total() >= _ENOUGH_SAMPLES}
 
 
-def _between_of(samples: HostSamples, between: Between) -> npt.NDArray[np.int64]:
+def between_of(samples: HostSamples, between: Between) -> npt.NDArray[np.int64]:
     """Per sample the row of `between` that it was taken in, -1 none."""
     out = full(len(samples), -1)
     for thread in unique(samples.thread).tolist():

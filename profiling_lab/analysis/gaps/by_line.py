@@ -37,7 +37,7 @@ def cause_at_line(
         return cause, line_after, bool(pieces.exact[rows].all())
     if seen.rival is not None:
         return Cause.GIL_WAIT, seen.rival, True
-    return Cause.DATA_LOADING if seen.in_loader else Cause.HOST_CODE, seen.frame, True
+    return seen.loads or Cause.HOST_CODE, seen.frame, True
 
 
 def by_function(

@@ -34,6 +34,7 @@ class Cause(IntEnum):
     EVENT_WAIT = 17
     LATE_START = 18
     NOT_RECORDED = 19
+    LOADING_WORKERS = 20
 
 
 CAUSES = {
@@ -43,6 +44,7 @@ CAUSES = {
     Cause.GARBAGE_COLLECTION: "garbage collection",
     Cause.GIL_WAIT: "waiting for the GIL",
     Cause.DATA_LOADING: "data loading",
+    Cause.LOADING_WORKERS: "waiting for the workers of a DataLoader",
     Cause.CUDA_CALL: "inside a CUDA call",
     Cause.WAIT: "a wait that returns",
     Cause.ALLOCATOR: "allocation",

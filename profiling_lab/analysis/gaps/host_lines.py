@@ -14,6 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from profiling_lab.analysis.gaps.causes import Cause
 from profiling_lab.analysis.gaps.pieces import GapPieces
 from profiling_lab.analysis.gaps.rows import sampled_pieces
 from profiling_lab.records import dataclass
@@ -22,6 +23,8 @@ from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.stacks import Frame
 
 _LOADER = "/torch/utils/data/"
+_OF_WORKERS = ("_get_data", "_try_get_data")
+"""of the DataLoader with workers: waits for the next batch"""
 _ENOUGH_SAMPLES = 2
 _MOST_OF_IT_FRAC = 0.3
 _OTHER_THREADS_FRAC = 0.5
@@ -33,8 +36,8 @@ class HostLine:
     """Where the host was in a group of pieces."""
 
     frame: Frame | None
-    in_loader: bool
-    """inside of torch's DataLoader, which the line calls"""
+    loads: Cause | None
+    """inside of torch's DataLoader, which the line calls: it loads, or waits for its workers"""
     rival: Frame | None
     """the line at which another thread ran Python all the while"""
 
@@ -62,6 +65,7 @@ def host_lines(
     piece_of = sampled_pieces(samples, pieces)
     own = [_own_frame(stack, ownership) for stack in samples.stacks]
     loads = [_calls_loader(stack, ownership) for stack in samples.stacks]
+    awaits = [any(_awaits_worker(frame) for frame in stack) for stack in samples.stacks]
     runs = [
         bool(stack) and ownership.is_own(stack[0].file) and not _waits(stack[0], texts)
         for stack in samples.stacks
@@ -96,12 +100,18 @@ def host_lines(
         rival = rivals.most_common(1)
         held = bool(rival) and sum(rivals.values()) >= _OTHER_THREADS_FRAC * len(mine)
         held = held and not (best[0][0] and _waits(best[0][0], texts))
-        found[group] = HostLine(best[0][0], in_loader, rival[0][0] if held else None)
+        waits = sum(awaits[samples.stack[row]] for row in mine) >= sum(loader_lines.values()) / 2
+        cause = Cause.LOADING_WORKERS if waits else Cause.DATA_LOADING
+        found[group] = HostLine(best[0][0], cause if in_loader else None, rival[0][0] if held else None)
     return found
 
 
 def _waits(frame: Frame, texts: Mapping[tuple[str, int], str]) -> bool:
     return _WAITING.search(texts.get((frame.file, frame.line), "")) is not None
+
+
+def _awaits_worker(frame: Frame) -> bool:
+    return _LOADER in frame.file and frame.function.split(".")[-1] in _OF_WORKERS
 
 
 def _own_frame(stack: tuple[Frame, ...], ownership: Ownership) -> Frame | None:
