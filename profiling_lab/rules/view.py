@@ -52,7 +52,7 @@ from profiling_lab.trace.columns import (
 )
 from profiling_lab.trace.cuda_calls import SYNCS, CudaCall, are_any
 from profiling_lab.trace.extras import HostSamples
-from profiling_lab.trace.operation_classes import OperationClass, device_tracks, operation_classes
+from profiling_lab.trace.operation_classes import OperationClass, device_tracks
 from profiling_lab.trace.spans import Spans
 from profiling_lab.trace.step_windows import StepWindows, step_windows
 
@@ -103,10 +103,10 @@ class View(LineNumbers):
     def copies(self) -> Mask:
         return np.asarray(self.operations.kind == OperationKind.COPY)
 
-    @cached_property
+    @property
     def classes(self) -> I32:
         """OperationClass per operation."""
-        return operation_classes(self.operations)
+        return self.trace.classes
 
     @cached_property
     def devices(self) -> tuple[tuple[int, int, I64], ...]:

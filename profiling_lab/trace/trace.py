@@ -30,7 +30,7 @@ from profiling_lab.trace.columns import (
 from profiling_lab.trace.extras import Device, HostSamples, InputShapes, LaunchShapes, WorkRows
 from profiling_lab.trace.facts import Gpu
 from profiling_lab.trace.formats import open_source
-from profiling_lab.trace.operation_classes import device_tracks
+from profiling_lab.trace.operation_classes import device_tracks, operation_classes
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.process_ids import pid_of, tid_of
 from profiling_lab.trace.source import Recorder, Source
@@ -160,6 +160,11 @@ class Trace:
         operations, repairs = self.source.operations()
         self.repairs |= repairs
         return operations
+
+    @cached_property
+    def classes(self) -> I32:
+        """The OperationClass of each GPU operation."""
+        return operation_classes(self.operations)
 
     @cached_property
     def ranges(self) -> Ranges:
