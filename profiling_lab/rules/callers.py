@@ -13,7 +13,7 @@ import numpy as np
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.view import View
 from profiling_lab.trace import Frame
-from profiling_lab.trace.columns import I32, I64, unique
+from profiling_lab.trace.columns import I32, I64, combined, unique
 
 _COMPREHENSION = re.compile(r"\.<locals>\.<(genexpr|listcomp|dictcomp|setcomp)>")
 
@@ -56,8 +56,8 @@ def callers(view: View) -> set[tuple[str, str]]:
     row = unique(own_row[view.attribution.stack])
     while len(row := row[row > 0]):
         around = own_row[stacks.parent[row]]
-        pairs = np.unique(np.stack([stacks.frame[row], stacks.frame[around]])[:, around > 0], axis=1)
-        for inner, outer in pairs.T.tolist():
+        own = around > 0
+        for inner, outer in combined(stacks.frame[row[own]], stacks.frame[around[own]])[1]:
             inside, function = (stacks.frames[number] for number in (inner, outer))
             if not (_COMPREHENSION.search(inside.function) and function_of(inside) == function_of(function)):
                 found.add((function.file, function.function))
