@@ -234,7 +234,7 @@ class Trace:
         """By (process number, CUDA ordinal) the GPUs that ran operations, if the file describes them."""
         return self.source.devices(device_tracks(self.operations)[1])
 
-    @property
+    @cached_property
     def gpus(self) -> tuple[Gpu, ...]:
         """The GPUs of the machine, as far as the file describes them."""
         return self.source.gpus()
