@@ -33,8 +33,7 @@ def connected(view: View, rows: I64) -> Iterator[I64]:
 
 def _functions_around(view: View, rows: I64) -> set[int]:
     """The functions of your code in which these operations were launched, at any depth."""
-    stacks, found = view.trace.stacks, set[int]()
-    own_row = stacks.own_rows(view.ownership)
+    stacks, own_row, found = view.trace.stacks, view.own_row, set[int]()
     row = unique(own_row[view.attribution.stack[rows]])
     while len(row := row[row > 0]):
         found.update(view.function_of_line[view.place_of_stack(row)].tolist())
@@ -51,8 +50,7 @@ def function_of(frame: Frame) -> tuple[str, str]:
 
 def callers(view: View) -> set[tuple[str, str]]:
     """File and name of your functions in which others of them launched something."""
-    stacks = view.trace.stacks
-    own_row, found = stacks.own_rows(view.ownership), set[tuple[str, str]]()
+    stacks, own_row, found = view.trace.stacks, view.own_row, set[tuple[str, str]]()
     row = unique(own_row[view.attribution.stack])
     while len(row := row[row > 0]):
         around = own_row[stacks.parent[row]]
@@ -82,7 +80,7 @@ def waiting_loops(view: View, rows: I64, passes: float) -> dict[int, int]:
     `passes` parts. Numbers of functions, each with that of the line.
     """
     stacks, place, calls = view.trace.stacks, view.operation_place[rows], view.calls
-    around = stacks.parent[stacks.own_rows(view.ownership)[view.attribution.stack[rows]]]
+    around = stacks.parent[view.own_row[view.attribution.stack[rows]]]
     calling = view.place_of_stack(around.astype(np.int32))
     wait_place, found = view.wait_place(view.waits), {}
     for function, mine in grouped(np.arange(len(rows)), view.function_of_line[place]):
