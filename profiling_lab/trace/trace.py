@@ -229,7 +229,7 @@ class Trace:
         """By file and line the text of the line of code; {} if the file has none."""
         return self.source.source_texts()
 
-    @property
+    @cached_property
     def devices(self) -> dict[tuple[int, int], Device]:
         """By (process number, CUDA ordinal) the GPUs that ran operations, if the file describes them."""
         return self.source.devices(device_tracks(self.operations)[1])
