@@ -12,7 +12,7 @@ from profiling_lab.report import numbers
 from profiling_lab.report.annotations import Level, annotation
 from profiling_lab.report.coverage_text import coverage_data, coverage_header
 from profiling_lab.report.fields import Field, frame_fields, table_of
-from profiling_lab.report.lines.lines import shown_path
+from profiling_lab.report.paths import shown_path
 from profiling_lab.report.source_text import SourceTexts, source_fields, text_of
 from profiling_lab.report.table import ALWAYS, Report, Unit
 from profiling_lab.rules import Abstain, Checked, Event, Finding
