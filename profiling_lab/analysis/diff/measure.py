@@ -14,7 +14,7 @@ from profiling_lab.analysis.diff.shapes import ElementwiseShape, elementwise_sha
 from profiling_lab.analysis.gaps.causes import CAUSES, Cause
 from profiling_lab.analysis.gaps.pieces import gap_pieces
 from profiling_lab.analysis.info import info
-from profiling_lab.analysis.lines import own_frames
+from profiling_lab.analysis.lines_groups import own_frames
 from profiling_lab.analysis.memory.held import PeakMemory, held_if_recorded
 from profiling_lab.records import dataclass, replace
 from profiling_lab.trace.attribution import Phase
