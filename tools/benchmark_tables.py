@@ -190,8 +190,7 @@ def many_ranks() -> list[str]:
         return []
     newest: dict[tuple[int, int, str], dict[str, float]] = {}
     for line in lines:
-        case = line["case"]
-        at = (case["events_per_rank"], case["ranks"], case["how"])
+        at = tuple(line["case"][what] for what in ("events_per_rank", "ranks", "how"))
         newest.setdefault(at, {})[line["metric"]] = line["value"]
     rows = [
         (f"{ranks:,}", f"{events:,}", "Dask" if how == "dask" else "processes", f"{found['time']:,.0f} s",
@@ -203,10 +202,8 @@ def many_ranks() -> list[str]:
     small_s, dask_s = (_of_another(newest, small, how, "cpu_time")[-1][1] for how in ("jobs", "dask"))
     large_s = _of_another(newest, large, "dask", "cpu_time")
     each_s = ", ".join(f"{each:.1f} s {between}" for between, each in large_s)
-    command, worker = (
-        _of_another(newest, large, "dask", metric)[-1][1] / 1e6
-        for metric in ("peak_memory", "peak_memory_of_a_worker")
-    )
+    kinds = ("peak_memory", "peak_memory_of_a_worker")
+    command, worker = (_of_another(newest, large, "dask", kind)[-1][1] / 1e6 for kind in kinds)
     file_bytes = max(line["case"]["file_bytes"] for line in lines)
     dates = ", ".join(sorted({line["date"][:10] for line in lines}))
     text = (
@@ -217,8 +214,8 @@ def many_ranks() -> list[str]:
     follows = [
         f"- Another rank of {small:,} events costs {small_s * 1e3:.0f} ms of a processor, "
         f"{dask_s * 1e3:.0f} ms with Dask.",
-        f"- Another rank of {large:,} events ({file_bytes / 1e6:.0f} MB) costs a processor, with Dask, {each_s}. Between "
-        f"the last two it took the command {command:.2f} MB and each worker {worker:.2f} MB.",
+        f"- Another rank of {large:,} events ({file_bytes / 1e6:.0f} MB) costs, in processor time, {each_s}. "
+        f"Between the last two it took the command {command:.2f} MB and each worker {worker:.2f} MB.",
         f"- Extrapolated, not run: 10,000 such ranks are {10_000 * file_bytes / 1e9:,.0f} GB of files and "
         f"{10_000 * large_s[-1][1] / 3600:.1f} hours of a processor.",
     ]
