@@ -56,7 +56,7 @@ def test_few_modules_are_loaded(statement: str, most: int) -> None:
     assert int(python(program % statement)) <= most
 
 
-@pytest.mark.parametrize("command", ["lines", "kernels", "steps", "copies"])
+@pytest.mark.parametrize("command", ["lines", "kernels", "steps", "copies", "gaps", "check"])
 def test_a_small_table_does_without_slow_modules(command: str) -> None:
     """Some of them take longer to import than a small recording to read; together the others do."""
     recording = PACKAGE_ROOT / "profiling_lab/exercises/e17_python_backtrace/recorded/demo_h200.sqlite"

@@ -11,6 +11,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from os.path import relpath
 from pathlib import Path
 from statistics import geometric_mean
@@ -183,27 +184,28 @@ def analysis_throughput() -> list[str]:
 
 
 def many_ranks() -> list[str]:
-    """The newest figure of each job; below it what follows for larger ones, which were not run."""
+    """The newest figure of each job; below it what another rank costs, and what follows for 10,000."""
     lines = every_line("many_ranks")
     if not lines:
         return []
     newest: dict[tuple[int, int, str], dict[str, float]] = {}
     for line in lines:
-        case = line["case"]
-        at = (case["events_per_rank"], case["ranks"], case["how"])
+        at = tuple(line["case"][what] for what in ("events_per_rank", "ranks", "how"))
         newest.setdefault(at, {})[line["metric"]] = line["value"]
     rows = [
-        (f"{ranks:,}", f"{events:,}", "Dask" if how == "dask" else "processes", f"{found['time']:.0f} s",
-         f"{found['cpu_time']:.0f} s", f"{found['peak_memory'] / 1e6:.0f} MB",
-         f"{found['peak_memory_of_a_worker'] / 1e6:.0f} MB")
+        (f"{ranks:,}", f"{events:,}", "Dask" if how == "dask" else "processes", f"{found['time']:,.0f} s",
+         f"{found['cpu_time']:,.0f} s", f"{found['peak_memory'] / 1e6:,.0f} MB",
+         f"{found['peak_memory_of_a_worker'] / 1e6:,.0f} MB")
         for (events, ranks, how), found in sorted(newest.items())
     ]  # fmt: skip
     small, large = min(newest)[0], max(newest)[0]
-    small_s, dask_s = (_of_another(newest, small, how, "cpu_time") for how in ("jobs", "dask"))
-    large_s, memory = (_of_another(newest, large, "jobs", metric) for metric in ("cpu_time", "peak_memory"))
+    small_s, dask_s = (_of_another(newest, small, how, "cpu_time")[-1][1] for how in ("jobs", "dask"))
+    large_s = _of_another(newest, large, "dask", "cpu_time")
+    each_s = ", ".join(f"{each:.1f} s {between}" for between, each in large_s)
+    kinds = ("peak_memory", "peak_memory_of_a_worker")
+    command, worker = (_of_another(newest, large, "dask", kind)[-1][1] / 1e6 for kind in kinds)
     file_bytes = max(line["case"]["file_bytes"] for line in lines)
     dates = ", ".join(sorted({line["date"][:10] for line in lines}))
-    command = max(found["peak_memory"] for (events, *_), found in newest.items() if events == large)
     text = (
         f"Two workers on two cores ({lines[-1]['gpu']}, {dates}, other work on the machine, files in memory, "
         "[lines](results:many_ranks.jsonl)):"
@@ -211,26 +213,26 @@ def many_ranks() -> list[str]:
     header = ("ranks", "events each", "workers", "time", "processor time", "memory", "of a worker")
     follows = [
         f"- Another rank of {small:,} events costs {small_s * 1e3:.0f} ms of a processor, "
-        f"{dask_s * 1e3:.0f} ms with Dask; one of {large:,} events ({file_bytes / 1e6:.0f} MB) "
-        f"{large_s:.1f} s.",
-        f"- Extrapolated, not run: 1,024 ranks of {large:,} events take two workers "
-        f"{1024 * large_s / 2 / 60:.0f} minutes if disks give {2 * file_bytes / large_s / 1e6:.0f} MB/s, "
-        f"and the command {(command + 1024 * memory) / 1e9:.1f} GB.",
+        f"{dask_s * 1e3:.0f} ms with Dask.",
+        f"- Another rank of {large:,} events ({file_bytes / 1e6:.0f} MB) costs, in processor time, {each_s}. "
+        f"Between the last two it took the command {command:.2f} MB and each worker {worker:.2f} MB.",
         f"- Extrapolated, not run: 10,000 such ranks are {10_000 * file_bytes / 1e9:,.0f} GB of files and "
-        f"{10_000 * large_s / 3600:.1f} hours of a processor.",
+        f"{10_000 * large_s[-1][1] / 3600:.1f} hours of a processor.",
     ]
     return [text, "", *table(header, rows), "", *follows]
 
 
 def _of_another(
     newest: dict[tuple[int, int, str], dict[str, float]], events: int, how: str, metric: str
-) -> float:
-    """What one more rank costs: between the two largest jobs. Up to 16 ranks are followed for the path, so
-    jobs have at least 16."""
+) -> list[tuple[str, float]]:
+    """What one more rank costs between a job and the next larger one. Up to 16 ranks are followed for the
+    path, so jobs have at least 16."""
     mine = sorted((ranks, found[metric]) for (many, ranks, by), found in newest.items()
                   if (many, by) == (events, how) and ranks >= 16)  # fmt: skip
-    (few, less), (many, more) = mine[-2:]
-    return (more - less) / (many - few)
+    return [
+        (f"from {few} to {many:,} ranks", (more - less) / (many - few))
+        for (few, less), (many, more) in pairwise(mine)
+    ]
 
 
 def _off(value: dict[str, float]) -> str:

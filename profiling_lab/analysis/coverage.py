@@ -15,7 +15,7 @@ from profiling_lab.records import dataclass
 from profiling_lab.trace.attribution import Match, Phase, Reason
 from profiling_lab.trace.call_stacks import FUNCTION_LINES, HLO_LINES
 from profiling_lab.trace.columns import I32, NO_SEQUENCE, OperationKind, dense
-from profiling_lab.trace.operation_classes import OperationClass, operation_classes
+from profiling_lab.trace.operation_classes import OperationClass
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.spans import Window
 from profiling_lab.trace.trace import Trace
@@ -118,7 +118,7 @@ def why_no_line(trace: Trace, own_row: I32) -> I32:
     why = np.where(has_line, 0, np.where(found.stack > 0, no_line, found.reason))
     # DDP reduces in a hook of the engine, FSDP in a Python hook whose frames are all of libraries.
     in_hook = backward & ((why == Reason.NO_SEQUENCE) | (why == _LIBRARY))
-    communicates = operation_classes(trace.operations) == OperationClass.COMMUNICATION
+    communicates = trace.classes == OperationClass.COMMUNICATION
     why = np.where(in_hook & communicates, _HOOK, why)
     # Every node that the recorder saw has a number or -1; a call of the engine without either is in none.
     no_node = np.append(trace.calls.node_sequence, 0)[found.call] == NO_SEQUENCE

@@ -275,11 +275,16 @@ class LineNumbers:
     def _lines(self) -> tuple[I32, list[Frame]]:
         return line_numbers(self.trace.stacks.frames)
 
+    @cached_property
+    def own_row(self) -> I32:
+        """Per stack the row of its innermost frame in the user's own code, 0 if it has none."""
+        return self.trace.stacks.own_rows(self.ownership)
+
     def place_of_stack(self, stack: I32) -> I32:
         """Per stack given the number of the line that it leads to, -1 without one."""
-        stacks = self.trace.stacks
-        own_row = stacks.own_rows(self.ownership)[stack]
-        return np.where(own_row > 0, self._lines[0][stacks.frame[own_row]], -1).astype(np.int32)
+        own_row = self.own_row[stack]
+        frame = self.trace.stacks.frame[own_row]
+        return np.where(own_row > 0, self._lines[0][frame], -1).astype(np.int32)
 
     @cached_property
     def operation_place(self) -> I32:

@@ -17,7 +17,6 @@ from profiling_lab.trace.operation_classes import (
     COPIES,
     OperationClass,
     device_tracks,
-    operation_classes,
 )
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.spans import Spans
@@ -158,7 +157,7 @@ def steps(
 
 def part_times(trace: Trace, start_ns: I64, end_ns: I64, track: I32) -> I64:
     """[windows, PARTS]: time of windows of devices by what the device did; a row sums to its window."""
-    classes = operation_classes(trace.operations)
+    classes = trace.classes
     device, _ = device_tracks(trace.operations)
     coarse = np.where(np.isin(classes, COPIES), 2, np.where(classes == OperationClass.COMMUNICATION, 1, 0))
     sets = _analysis.set_time_ns(

@@ -63,7 +63,7 @@ def tell(trace: Trace, form: str = "table", stream: TextIO | None = None) -> Non
 
 def gpu_name(trace: Trace) -> str:
     """The name of the recorded GPU."""
-    return ", ".join(sorted({gpu.name for gpu in trace.source.gpus()})) or "an unknown GPU"
+    return ", ".join(sorted({gpu.name for gpu in trace.gpus})) or "an unknown GPU"
 
 
 def _recorded(trace: Trace, found: Bottleneck, cost: Cost | None) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from profiling_lab.report.lines.lines import shown_path
+from profiling_lab.report.paths import shown_path
 
 Level: TypeAlias = Literal["error", "warning", "notice"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from profiling_lab.analysis.coverage import Coverage
 from profiling_lab.analysis.critical_path.recorder_time import SAID_FRAC
@@ -13,10 +12,10 @@ from profiling_lab.report import numbers
 from profiling_lab.report.annotations import Level, annotation
 from profiling_lab.report.coverage_text import coverage_data, coverage_header
 from profiling_lab.report.fields import Field, frame_fields, table_of
-from profiling_lab.report.lines.lines import shown_path
+from profiling_lab.report.paths import shown_path
 from profiling_lab.report.source_text import SourceTexts, source_fields, text_of
 from profiling_lab.report.table import ALWAYS, Report, Unit
-from profiling_lab.rules import Abstain, Checked, Finding
+from profiling_lab.rules import Abstain, Checked, Event, Finding
 from profiling_lab.trace import Trace
 
 COSTS = "costs are the most that could be won; the same time may be in several findings: do not add them"
@@ -169,5 +168,9 @@ def _fields(findings: Sequence[Finding], texts: SourceTexts) -> tuple[Field, ...
         Field("remedy"),
         Field("events"),
         Field("effects", value=lambda found: [{"rule": e.rule, "what": e.what} for e in found.effects]),
-        Field("evidence", value=lambda found: [asdict(event) for event in found.evidence]),
+        Field("evidence", value=lambda found: [_event(each) for each in found.evidence]),
     )
+
+
+def _event(event: Event) -> dict[str, object]:
+    return {"table": event.table, "row": event.row, "start_ns": event.start_ns}

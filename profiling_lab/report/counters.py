@@ -11,7 +11,7 @@ from profiling_lab.records import replace
 from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import trace_report
 from profiling_lab.report.fields import Field, table_of
-from profiling_lab.report.lines.lines import shown_path
+from profiling_lab.report.paths import shown_path
 from profiling_lab.report.table import ALWAYS, FIRST_TO_GO, SPARE, USUAL, Report, Unit
 from profiling_lab.trace import Trace
 

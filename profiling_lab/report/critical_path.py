@@ -19,7 +19,8 @@ from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import trace_report
 from profiling_lab.report.fields import Field, frame_fields, table_of
 from profiling_lab.report.kernels.names import readable
-from profiling_lab.report.lines.lines import shown_path, shown_place
+from profiling_lab.report.lines.lines import shown_place
+from profiling_lab.report.paths import shown_path
 from profiling_lab.report.source_text import source_fields
 from profiling_lab.report.table import ALWAYS, FIRST_TO_GO, SPARE, USUAL, Report, Table, Unit
 from profiling_lab.trace import Trace

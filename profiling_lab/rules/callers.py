@@ -13,7 +13,7 @@ import numpy as np
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.view import View
 from profiling_lab.trace import Frame
-from profiling_lab.trace.columns import I32, I64, unique
+from profiling_lab.trace.columns import I32, I64, combined, unique
 
 _COMPREHENSION = re.compile(r"\.<locals>\.<(genexpr|listcomp|dictcomp|setcomp)>")
 
@@ -33,8 +33,7 @@ def connected(view: View, rows: I64) -> Iterator[I64]:
 
 def _functions_around(view: View, rows: I64) -> set[int]:
     """The functions of your code in which these operations were launched, at any depth."""
-    stacks, found = view.trace.stacks, set[int]()
-    own_row = stacks.own_rows(view.ownership)
+    stacks, own_row, found = view.trace.stacks, view.own_row, set[int]()
     row = unique(own_row[view.attribution.stack[rows]])
     while len(row := row[row > 0]):
         found.update(view.function_of_line[view.place_of_stack(row)].tolist())
@@ -51,13 +50,12 @@ def function_of(frame: Frame) -> tuple[str, str]:
 
 def callers(view: View) -> set[tuple[str, str]]:
     """File and name of your functions in which others of them launched something."""
-    stacks = view.trace.stacks
-    own_row, found = stacks.own_rows(view.ownership), set[tuple[str, str]]()
+    stacks, own_row, found = view.trace.stacks, view.own_row, set[tuple[str, str]]()
     row = unique(own_row[view.attribution.stack])
     while len(row := row[row > 0]):
         around = own_row[stacks.parent[row]]
-        pairs = np.unique(np.stack([stacks.frame[row], stacks.frame[around]])[:, around > 0], axis=1)
-        for inner, outer in pairs.T.tolist():
+        own = around > 0
+        for inner, outer in combined(stacks.frame[row[own]], stacks.frame[around[own]])[1]:
             inside, function = (stacks.frames[number] for number in (inner, outer))
             if not (_COMPREHENSION.search(inside.function) and function_of(inside) == function_of(function)):
                 found.add((function.file, function.function))
@@ -82,7 +80,7 @@ def waiting_loops(view: View, rows: I64, passes: float) -> dict[int, int]:
     `passes` parts. Numbers of functions, each with that of the line.
     """
     stacks, place, calls = view.trace.stacks, view.operation_place[rows], view.calls
-    around = stacks.parent[stacks.own_rows(view.ownership)[view.attribution.stack[rows]]]
+    around = stacks.parent[view.own_row[view.attribution.stack[rows]]]
     calling = view.place_of_stack(around.astype(np.int32))
     wait_place, found = view.wait_place(view.waits), {}
     for function, mine in grouped(np.arange(len(rows)), view.function_of_line[place]):

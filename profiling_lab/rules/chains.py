@@ -17,7 +17,7 @@ from profiling_lab.rules.kernel_families import OF_MANY_TENSORS, REARRANGING, re
 from profiling_lab.rules.view import Mask, View
 from profiling_lab.trace.columns import I64
 
-ELEMENT_BY_ELEMENT, OF_INDICES = r"elementwise_kernel", r"(?i)index|scatter|gather"
+ELEMENT_BY_ELEMENT, OF_INDICES = r"elementwise_kernel", r"index|scatter|gather"
 
 
 def within_chains(view: View) -> Mask:

@@ -98,6 +98,6 @@ def _link_rate(view: View) -> float:
     rates = 1e9 * operations.size_bytes[large] / operations.duration_ns[large]
     if len(rates):
         return float(rates.max())
-    known = [float(gpu.compute) for gpu in view.trace.source.gpus() if re.fullmatch(r"\d+\.\d+", gpu.compute)]
+    known = [float(gpu.compute) for gpu in view.trace.gpus if re.fullmatch(r"\d+\.\d+", gpu.compute)]
     newest = max(known, default=8.0)
     return next(rate for since, rate in _LINK_RATES if newest >= since)

@@ -13,7 +13,7 @@ import numpy as np
 
 from profiling_lab.rules.view import Mask, View
 
-WINDOWS = r"(?i)im2col|col2im"
+WINDOWS = r"im2col|col2im"
 OF_WINDOWS = "unfold copies each window: F.conv2d, a pooling or a view (x.unfold) reads them where they are"
 CHANGED_VIEWS, OF_THEIR_BASES = ("CopySlices",), ("AsStridedBackward0",)
 OF_CHANGED_VIEWS = (

@@ -82,7 +82,7 @@ def check(view: View) -> RuleResult:
 def _remedy(view: View, row: int) -> str:
     if view.classes[row] == OperationClass.COMMUNICATION:
         return OF_COMMUNICATION
-    name = view.operations.names[view.operations.name[row]]
+    name = view.operations.names[view.operations.name[row]].lower()
     of_family = next((remedy for family, remedy in OF_FAMILIES if re.search(family, name)), OTHERWISE)
     return MORE_BLOCKS if small_grids(view)[row] else of_family
 

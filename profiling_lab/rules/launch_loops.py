@@ -52,7 +52,7 @@ def outer_loop(view: View, launches: I64, many: float) -> tuple[Frame | None, st
     if view.steps is None or not len(launches):
         return None, ""
     stacks, steps = view.trace.stacks, len(view.steps)
-    own_row, passes = stacks.own_rows(view.ownership), _passes(view)
+    own_row, passes = view.own_row, _passes(view)
     row = inner = int(np.bincount(own_row[view.calls.stack[launches]]).argmax())
     found = None
     while (row := int(own_row[stacks.parent[row]])) > 0:
@@ -67,7 +67,7 @@ def outer_loop(view: View, launches: I64, many: float) -> tuple[Frame | None, st
 def _through(view: View, launches: I64, row: int) -> int:
     """How many of these were launched within a call from this row of the stacks."""
     stacks, count = view.trace.stacks, 0
-    own_row = stacks.own_rows(view.ownership)
+    own_row = view.own_row
     at = own_row[view.calls.stack[launches]]
     while len(at):
         count += int((at == row).sum())
@@ -81,7 +81,7 @@ def _passes(view: View) -> I64:
     A line came as often as the kernel that it launched most often.
     """
     stacks, rows = view.trace.stacks, np.flatnonzero(view.kernels & view.has_call)
-    own_row = stacks.own_rows(view.ownership)
+    own_row = view.own_row
     inside = own_row[view.calls.stack[view.attribution.call[rows]]].astype(np.int64)
     symbol, count = np.unique(inside << 32 | view.operations.name[rows], return_counts=True)
     often, least = np.zeros(len(own_row), dtype=np.int64), np.full(len(own_row), len(rows) + 1)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +15,8 @@ from profiling_lab.rules.view import View
 
 def load_rules(path: Path) -> tuple[Rule, ...]:
     """Execute a Python file and return its tuple RULES. Raises UsageError if that fails."""
+    import importlib.util
+
     if not path.is_file():
         raise UsageError(f"there is no rules file {path}")
     spec = importlib.util.spec_from_file_location(path.stem, path)

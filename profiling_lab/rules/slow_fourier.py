@@ -18,7 +18,7 @@ from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 
 SHARE = Threshold("share", "such transforms of a function", 0.03, "of the GPU time, from", "as layout_copies")
-BLUESTEIN = r"(?i)bluestein"
+BLUESTEIN = r"bluestein"
 WINS_FRAC = 0.8
 REMEDY = (
     "pad to a length that is a product of 2, 3, 5 and 7: 8192 instead of 8191; a "

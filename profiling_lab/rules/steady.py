@@ -9,7 +9,7 @@ from profiling_lab.analysis.busy import Busy
 from profiling_lab.records import dataclass
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import median, unique
-from profiling_lab.trace.operation_classes import OperationClass, operation_classes
+from profiling_lab.trace.operation_classes import OperationClass
 from profiling_lab.trace.step_windows import StepWindows, step_windows
 from profiling_lab.trace.window import WindowSelection
 
@@ -65,7 +65,7 @@ def _gpu_frac_within(trace: Trace, steps: StepWindows) -> float:
     the GPU before enough steps do not count: model and data are uploaded once, however little a step does.
     """
     operations, inside, uploads = trace.operations, 0, 0
-    to_gpu = operation_classes(operations) == OperationClass.HOST_TO_DEVICE
+    to_gpu = trace.classes == OperationClass.HOST_TO_DEVICE
     for process in unique(steps.process).tolist():
         mine = np.flatnonzero(steps.process == process)
         rows = np.flatnonzero(operations.process == process)

@@ -42,9 +42,7 @@ BEFORE_AMPERE = "torch.autocast('cuda', torch.float16) with torch.amp.GradScaler
 
 
 def check(view: View) -> RuleResult:
-    capabilities = [
-        float(gpu.compute) for gpu in view.trace.source.gpus() if re.fullmatch(r"\d+\.\d+", gpu.compute)
-    ]
+    capabilities = [float(gpu.compute) for gpu in view.trace.gpus if re.fullmatch(r"\d+\.\d+", gpu.compute)]
     if capabilities and max(capabilities) < view[FIRST_CAPABILITY]:
         return ()
     # Sharded models gather their weights inside the same operators.

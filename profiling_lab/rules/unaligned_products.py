@@ -15,7 +15,7 @@ from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import Finding, ms, percent, where
 from profiling_lab.rules.view import Mask, View
 
-UNALIGNED = r"(?i)(bf16|fp?16|_h\d+)\w*gemm\w*_(align|ldg)[124](?!\d)"
+UNALIGNED = r"(bf16|fp?16|_h\d+)\w*gemm\w*_(align|ldg)[124](?!\d)"
 WINS_FRAC = 0.75
 """NVIDIA's guide on matrix multiplications: two to four times slower; Hopper's own are faster still"""
 REMEDY = "pad the sizes to multiples of 8, such as a vocabulary of 50257 words to 50304"

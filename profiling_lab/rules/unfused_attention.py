@@ -25,9 +25,9 @@ from profiling_lab.trace.phases import Phase
 
 SHARE = Threshold("share", "kernels between the products", 0.05, "of the GPU time, from", "ours")
 BETWEEN = Threshold("between", "kernels between two products", 12, "kernels, at most", "ours")
-SOFTMAX = r"(?i)^(?!.*(logsoftmax|log_softmax|backward|softmax_warp_forward<.*, true, \w+>)).*softmax"
+SOFTMAX = r"^(?!.*(logsoftmax|log_softmax|backward|softmax_warp_forward<.*, true, \w+>)).*softmax"
 MASK = r"triu_tril"
-OTHER_WORK = r"(?i)sort|topk|gather|scatter|index|embedding|nll"
+OTHER_WORK = r"sort|topk|gather|scatter|index|embedding|nll"
 WINS_FRAC = 0.95
 REMEDY = "F.scaled_dot_product_attention or flash_attention: one kernel, no matrix of scores in memory"
 

@@ -30,7 +30,7 @@ from profiling_lab.trace.columns import (
 from profiling_lab.trace.extras import Device, HostSamples, InputShapes, LaunchShapes, WorkRows
 from profiling_lab.trace.facts import Gpu
 from profiling_lab.trace.formats import open_source
-from profiling_lab.trace.operation_classes import device_tracks
+from profiling_lab.trace.operation_classes import device_tracks, operation_classes
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.process_ids import pid_of, tid_of
 from profiling_lab.trace.source import Recorder, Source
@@ -162,6 +162,11 @@ class Trace:
         return operations
 
     @cached_property
+    def classes(self) -> I32:
+        """The OperationClass of each GPU operation."""
+        return operation_classes(self.operations)
+
+    @cached_property
     def ranges(self) -> Ranges:
         return self.source.ranges()
 
@@ -224,12 +229,12 @@ class Trace:
         """By file and line the text of the line of code; {} if the file has none."""
         return self.source.source_texts()
 
-    @property
+    @cached_property
     def devices(self) -> dict[tuple[int, int], Device]:
         """By (process number, CUDA ordinal) the GPUs that ran operations, if the file describes them."""
         return self.source.devices(device_tracks(self.operations)[1])
 
-    @property
+    @cached_property
     def gpus(self) -> tuple[Gpu, ...]:
         """The GPUs of the machine, as far as the file describes them."""
         return self.source.gpus()

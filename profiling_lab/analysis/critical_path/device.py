@@ -17,7 +17,7 @@ from profiling_lab.analysis.critical_path.recorder_time import RecorderTime
 from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I32, I64, OperationKind, Operations, SyncKind, combined, full, median
 from profiling_lab.trace.cuda_calls import CudaCall, are_any
-from profiling_lab.trace.operation_classes import OperationClass, operation_classes
+from profiling_lab.trace.operation_classes import OperationClass
 from profiling_lab.trace.trace import Trace
 
 _USUAL_LATENCY_NS, _USUAL_PAUSE_NS = 5_000, 1_000
@@ -87,7 +87,7 @@ def _add_bodies(trace: Trace, builder: GraphBuilder, begin: I64, end: I64, site:
         OperationKind.GRAPH: Kind.GRAPH,
     }
     kind = np.array([of_kind[each] for each in OperationKind], dtype=np.int32)[operations.kind]
-    kind[operation_classes(operations) == OperationClass.COMMUNICATION] = Kind.COLLECTIVE
+    kind[trace.classes == OperationClass.COMMUNICATION] = Kind.COLLECTIVE
     label = builder.labels.numbers(operations.names)[operations.name]
     builder.parts(builder.edges(begin, end, ns), ns, kind, site, label)
 

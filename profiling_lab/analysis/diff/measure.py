@@ -14,13 +14,13 @@ from profiling_lab.analysis.diff.shapes import ElementwiseShape, elementwise_sha
 from profiling_lab.analysis.gaps.causes import CAUSES, Cause
 from profiling_lab.analysis.gaps.pieces import gap_pieces
 from profiling_lab.analysis.info import info
-from profiling_lab.analysis.lines import own_frames
+from profiling_lab.analysis.lines_groups import own_frames
 from profiling_lab.analysis.memory.held import PeakMemory, held_if_recorded
 from profiling_lab.records import dataclass, replace
 from profiling_lab.trace.attribution import Phase
 from profiling_lab.trace.columns import I32, I64, OperationKind, combined, dense, unique
 from profiling_lab.trace.facts import TraceInfo
-from profiling_lab.trace.operation_classes import OperationClass, operation_classes
+from profiling_lab.trace.operation_classes import OperationClass
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.step_windows import StepWindows, step_windows
 from profiling_lab.trace.trace import Trace
@@ -290,5 +290,5 @@ def _clipped(start_ns: I64, end_ns: I64, bounds: tuple[I64, I64], key: I32, keys
 def _input_bytes(trace: Trace, steps: int) -> int:
     """Over the whole recording: the next batch often travels while this step computes."""
     operations = trace.operations
-    rows = operation_classes(operations) == OperationClass.HOST_TO_DEVICE
+    rows = trace.classes == OperationClass.HOST_TO_DEVICE
     return int(operations.size_bytes[rows].sum()) // max(steps, 1)

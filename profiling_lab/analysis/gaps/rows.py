@@ -12,7 +12,7 @@ import numpy.typing as npt
 from profiling_lab import _analysis
 from profiling_lab.analysis.gaps.causes import CAUSES, Cause
 from profiling_lab.analysis.gaps.pieces import GapPieces
-from profiling_lab.analysis.lines import own_frames
+from profiling_lab.analysis.lines_groups import own_frames
 from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I32, I64, dense, full, unique
 from profiling_lab.trace.extras import HostSamples

@@ -11,7 +11,7 @@ import numpy as np
 from profiling_lab import _analysis
 from profiling_lab.analysis.host.activity import ActivityKind, host_activity
 from profiling_lab.trace.columns import I32, I64, full, unique
-from profiling_lab.trace.operation_classes import OperationClass, device_tracks, operation_classes
+from profiling_lab.trace.operation_classes import OperationClass, device_tracks
 from profiling_lab.trace.step_windows import StepWindows
 from profiling_lab.trace.trace import Trace
 
@@ -58,7 +58,7 @@ def category_times(trace: Trace, steps: StepWindows, start_ns: I64, end_ns: I64,
     operations = trace.operations
     device, devices = device_tracks(operations)
     of_class = np.array([_OF_THE_GPU[kind] for kind in OperationClass], dtype=np.int32)
-    parts = [(operations.start_ns, operations.end_ns, device, of_class[operation_classes(operations)])]
+    parts = [(operations.start_ns, operations.end_ns, device, of_class[trace.classes])]
 
     # Steps on the host's clock may begin before the first operation and end after the last. A nanosecond more
     # on either side keeps ranges around all of them apart from those that are cut there.

@@ -10,7 +10,7 @@ from profiling_lab.analysis.coverage import Coverage, coverage
 from profiling_lab.analysis.kernels.groups import GroupBy, kernel_groups
 from profiling_lab.analysis.kernels.launches import Phases, PhasesByKey
 from profiling_lab.analysis.kernels.shapes import KernelShape, kernel_shapes
-from profiling_lab.analysis.lines import own_frames
+from profiling_lab.analysis.lines_groups import own_frames
 from profiling_lab.analysis.stats import Stats, StatsByKey
 from profiling_lab.errors import NotEnoughDataError, UsageError
 from profiling_lab.records import dataclass

@@ -48,7 +48,7 @@ def memory_peaks(trace: Trace) -> tuple[MemoryPeak, ...] | None:
         return tuple(map(_of_history, trace.source.memory_history())) or None
     process, device, time_ns = events.process, events.device, events.time_ns
     track, _ = dense(process.astype(np.int64) << 32 | (device & 0xFFFFFFFF))
-    sizes = {gpu.memory_bytes for gpu in trace.source.gpus()}
+    sizes = {gpu.memory_bytes for gpu in trace.gpus}
     total = sizes.pop() if len(sizes) == 1 else None
     peaks = []
     for number in range(int(track.max(initial=-1)) + 1):

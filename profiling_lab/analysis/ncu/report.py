@@ -8,12 +8,8 @@ bytes, bytes per second, cycles per second. A metric that ncu printed as n/a is 
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
-import shutil
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
@@ -125,6 +121,9 @@ def read(path: Path) -> Report:
 
 
 def _exported(path: Path) -> str:
+    import shutil
+    import subprocess
+
     ncu = shutil.which("ncu")
     if ncu is None:
         raise ReportError(f"{path.name} needs ncu to be read, and ncu is not on the PATH: {EXPORT}")
@@ -143,6 +142,9 @@ def _exported(path: Path) -> str:
 
 def parse(text: str, source: str = "the report") -> Report:
     """A report from the text of its CSV. Raises ReportError."""
+    import csv
+    import io
+
     lines = text.splitlines()
     start = next((n for n, line in enumerate(lines) if all(f'"{name}"' in line for name in _COLUMNS)), None)
     if start is None:

@@ -14,7 +14,6 @@ from profiling_lab.trace.operation_classes import (
     CLASS_NAMES,
     OperationClass,
     device_tracks,
-    operation_classes,
 )
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.trace import Trace
@@ -94,7 +93,7 @@ def overlap(trace: Trace) -> OverlapResult:
     device, _ = device_tracks(operations)
     spans = device_spans(trace)
     devices, span_ns = spans.devices, spans.span_ns
-    classes = operation_classes(operations)
+    classes = trace.classes
     sets = spans.per_device(
         _analysis.set_time_ns(
             operations.start_ns,

@@ -17,7 +17,7 @@ from profiling_lab.records import dataclass, replace
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I32, I64, full, unique
 from profiling_lab.trace.extras import CollectiveFacts
-from profiling_lab.trace.operation_classes import OperationClass, collective_kind, operation_classes
+from profiling_lab.trace.operation_classes import OperationClass, collective_kind
 from profiling_lab.trace.step_windows import StepWindows
 
 PER_STEP = 1 << 20
@@ -91,7 +91,7 @@ def collectives(
     the order of their launches, within a step: recordings need not begin together.
     """
     operations = trace.operations
-    classes = operation_classes(operations)[rows]
+    classes = trace.classes[rows]
     compute = rows[classes == OperationClass.COMPUTE]
     computing = _analysis.merged(operations.start_ns[compute], operations.end_ns[compute])
     rows = rows[classes == OperationClass.COMMUNICATION]

@@ -9,11 +9,11 @@ import numpy.typing as npt
 from profiling_lab import _analysis
 from profiling_lab.analysis.gaps.causes import CAUSES, Cause
 from profiling_lab.analysis.gaps.pieces import gap_pieces
-from profiling_lab.analysis.lines import own_frames
+from profiling_lab.analysis.lines_groups import own_frames
 from profiling_lab.records import dataclass
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I32, I64, dense
-from profiling_lab.trace.operation_classes import COPIES, OperationClass, operation_classes
+from profiling_lab.trace.operation_classes import COPIES, OperationClass
 from profiling_lab.trace.ownership import Ownership
 
 KEPT = 300
@@ -67,7 +67,7 @@ def _within(time_ns: I64, starts: I64, ends: I64) -> npt.NDArray[np.bool_]:
 
 
 def _operations(sums: dict[str, int], trace: Trace, rows: npt.NDArray[np.intp], own_row: I32) -> None:
-    classes = operation_classes(trace.operations)[rows]
+    classes = trace.classes[rows]
     for kind, wanted in (
         ("compute", classes == OperationClass.COMPUTE),
         ("copy", np.isin(classes, COPIES)),

@@ -26,7 +26,7 @@ from profiling_lab.errors import LabError
 from profiling_lab.records import dataclass
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I64, OperationKind, dense
-from profiling_lab.trace.operation_classes import OperationClass, operation_classes
+from profiling_lab.trace.operation_classes import OperationClass
 from profiling_lab.trace.step_windows import StepWindows, step_windows
 
 MOST_MOMENTS = 400_000
@@ -163,7 +163,7 @@ def _kernels(trace: Trace, process: int, start_ns: int, end_ns: int) -> KernelTi
     rows = np.flatnonzero(
         (operations.process == process)
         & (operations.kind == OperationKind.KERNEL)
-        & (operation_classes(operations) == OperationClass.COMPUTE)
+        & (trace.classes == OperationClass.COMPUTE)
         & (operations.start_ns >= start_ns)
         & (operations.start_ns < end_ns)
     )

@@ -18,7 +18,7 @@ from profiling_lab.errors import NotEnoughDataError
 from profiling_lab.records import dataclass, replace
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I64, full
-from profiling_lab.trace.operation_classes import COPIES, OperationClass, device_tracks, operation_classes
+from profiling_lab.trace.operation_classes import COPIES, OperationClass, device_tracks
 from profiling_lab.trace.ownership import Ownership
 from profiling_lab.trace.platform import in_words_of
 from profiling_lab.trace.step_windows import StepWindows, step_windows
@@ -208,7 +208,7 @@ def _numbers(steps: StepWindows) -> tuple[I64, bool]:
 def _parts(trace: Trace, rows: npt.NDArray[np.intp], starts: I64, ends: I64) -> I64:
     """[steps, PARTS] of one GPU."""
     operations = trace.operations
-    classes = operation_classes(operations)[rows]
+    classes = trace.classes[rows]
     coarse = np.where(np.isin(classes, COPIES), 2, np.where(classes == OperationClass.COMMUNICATION, 1, 0))
     sets = _analysis.set_time_ns(
         operations.start_ns[rows],

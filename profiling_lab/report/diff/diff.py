@@ -27,7 +27,7 @@ from profiling_lab.report.diff.text import (
     verdict,
 )
 from profiling_lab.report.fields import Field, table_of
-from profiling_lab.report.lines.lines import shown_path
+from profiling_lab.report.paths import shown_path
 from profiling_lab.report.table import ALWAYS, FIRST_TO_GO, SPARE, Report, Unit
 
 _SPECIAL = {

@@ -9,7 +9,7 @@ from profiling_lab.analysis.diff.diff import DiffResult
 from profiling_lab.analysis.diff.memory import MemoryLimit
 from profiling_lab.analysis.diff.verdict import LimitResult
 from profiling_lab.report.diff.text import limit_line, verdict
-from profiling_lab.report.lines.lines import shown_path
+from profiling_lab.report.paths import shown_path
 
 
 def junit(result: DiffResult, lenient: bool = False) -> str:

@@ -15,8 +15,8 @@ from profiling_lab.records import replace
 from profiling_lab.report import numbers
 from profiling_lab.report.diff.text import limit_line, peaks_text, signed_size
 from profiling_lab.report.fields import Field, table_of
-from profiling_lab.report.lines.lines import shown_path
 from profiling_lab.report.memory import LINE_FIELDS, where
+from profiling_lab.report.paths import shown_path
 from profiling_lab.report.table import ALWAYS, Report, Unit
 
 _COLUMNS = "where phase kind before_bytes after_bytes change_bytes"

@@ -15,7 +15,7 @@ from profiling_lab.report.kernels.names import readable
 from profiling_lab.trace import Trace
 from profiling_lab.trace.columns import I32, U8, OperationKind, dense, full, unique
 from profiling_lab.trace.extras import LaunchShape
-from profiling_lab.trace.operation_classes import OperationClass, device_tracks, operation_classes
+from profiling_lab.trace.operation_classes import OperationClass, device_tracks
 
 
 def add_device_lanes(trace: Trace, own_row: I32, out: Lanes) -> None:
@@ -113,7 +113,7 @@ def _shape_text(shape: LaunchShape) -> str:
 
 def _operation_tints(trace: Trace) -> U8:
     """Kernels by phase; copies, sets and communication by what they are."""
-    classes = operation_classes(trace.operations)
+    classes = trace.classes
     phase = trace.attribution.line_phase
     tint = np.where(classes == OperationClass.COMMUNICATION, SliceKind.COMMUNICATION, phase)
     tint = np.where(classes >= OperationClass.HOST_TO_DEVICE, SliceKind.COPY, tint)

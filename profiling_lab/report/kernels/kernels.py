@@ -18,7 +18,8 @@ from profiling_lab.report.coverage_text import (
 from profiling_lab.report.fields import Field, table_of
 from profiling_lab.report.kernels.launches import PHASES, phase_fields
 from profiling_lab.report.kernels.names import readable
-from profiling_lab.report.lines.lines import frame_data, shown_path
+from profiling_lab.report.lines.lines import frame_data
+from profiling_lab.report.paths import shown_path
 from profiling_lab.report.stats import SPREAD, stats_fields
 from profiling_lab.report.table import ALWAYS, SPARE, Report, Unit
 from profiling_lab.trace import Frame, Trace

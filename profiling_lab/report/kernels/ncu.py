@@ -10,7 +10,7 @@ from profiling_lab.analysis.ncu.plan import PHASES
 from profiling_lab.report import numbers
 from profiling_lab.report.fields import Field, table_of
 from profiling_lab.report.kernels.names import readable
-from profiling_lab.report.lines.lines import shown_path
+from profiling_lab.report.paths import shown_path
 from profiling_lab.report.table import ALWAYS, SPARE, Report, Unit
 from profiling_lab.trace import Trace
 

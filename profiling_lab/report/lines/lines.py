@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from profiling_lab.analysis.lines import Executed, LineRow, LinesResult, PhaseFilter
 from profiling_lab.analysis.lines_host import HostLineRow
@@ -15,12 +12,12 @@ from profiling_lab.report import numbers
 from profiling_lab.report.coverage_text import trace_report
 from profiling_lab.report.fields import Field, table_of
 from profiling_lab.report.kernels.names import readable
+from profiling_lab.report.paths import shown_path
 from profiling_lab.report.source_text import source_fields
 from profiling_lab.report.table import ALWAYS, FIRST_TO_GO, SPARE, USUAL, Report, Unit
 from profiling_lab.trace import Frame, Trace
 from profiling_lab.trace.phases import LINE_PHASES
 
-_INSTALLED = re.compile(r"/(site|dist)-packages/")
 _NAMED = {"kernel": "kernel", "range": "NVTX range"}
 
 
@@ -131,16 +128,6 @@ def shown_place(frame: Frame) -> str:
 def _shown(file: str, line: int, function: str) -> str:
     """Instructions that Python itself adds have no line: the function says where they are."""
     return f"{shown_path(file)}:{line}" if line else f"{shown_path(file)} ({function}, no line)"
-
-
-def shown_path(file: str) -> str:
-    """The part of a path that distinguishes files: below the current folder, or below site-packages."""
-    if match := _INSTALLED.search(file):
-        return file[match.end() :]
-    if not file.startswith("/"):
-        return file
-    relative = os.path.relpath(file, Path.cwd())
-    return file if relative.startswith("..") else relative
 
 
 def _short_kernel_names(trace: Trace) -> dict[str, str]:

@@ -9,7 +9,7 @@ from profiling_lab.analysis.critical_path.kinds import KINDS, Kind
 from profiling_lab.analysis.ranks.blame import SLOW_GPU, SLOW_HOST, Blame
 from profiling_lab.analysis.ranks.job import JobResult
 from profiling_lab.report import numbers
-from profiling_lab.report.lines.lines import shown_path
+from profiling_lab.report.paths import shown_path
 
 _LAST_SHOWN, _ALSO_SHOWN = 3, 2
 _PLACE = re.compile(r"(?P<file>[^ ]+):(?P<line>\d+)")

@@ -125,7 +125,7 @@ class SqliteSource(Source):
         return read_pauses(self.file, processes, self.processes.ids)
 
     def info(self, whole: Tables) -> TraceInfo:
-        return sqlite_info(self.file, self.recorder_facts(), whole)
+        return sqlite_info(self.file, self._facts, whole)
 
     def gpus(self) -> tuple[Gpu, ...]:
         return read_gpus(self.file)
@@ -188,13 +188,17 @@ class SqliteSource(Source):
     def samples(self, ownership: Ownership) -> HostSamples:
         # Our recorder has a mark for every call, so search them only if there are samples.
         is_ours = self.recorder == "profiling_lab"
-        with_python = not is_ours or self.recorder_facts().get("samples_per_second", "") != "0"
+        with_python = not is_ours or self._facts.get("samples_per_second", "") != "0"
         return read_samples(self.file, self.strings, self.processes, self.threads, ownership, with_python)
 
     def job_facts(self) -> Mapping[str, object]:
-        return self.recorder_facts()
+        return self._facts
 
     def recorder_facts(self) -> dict[str, str]:
+        return self._facts
+
+    @cached_property
+    def _facts(self) -> dict[str, str]:
         if not self.file.columns("PYREC_META"):
             return {}
         query = "SELECT CAST(name AS BLOB), CAST(COALESCE(value, '') AS BLOB) FROM PYREC_META"

@@ -25,6 +25,8 @@ PART = ":part"
 """A placeholder in queries for a condition on row ids, so that parts of a table are read in parallel."""
 WHOLE = ("1",)
 _PART_ROWS, _MOST_PARTS = 200_000, 4  # below this, a second connection costs more than it saves
+_ROW_BYTES = 5  # SQLite needs more for any row: a small file cannot have a large table
+_VERSION = re.compile(r"(?:_V(\d+))?")
 
 _T = TypeVar("_T")
 
@@ -134,7 +136,8 @@ class SqliteFile:
         prefix = f"{alias}." if alias else ""
         shadowed = {name.lower() for name in self.columns(table)}
         row = next((name for name in ("rowid", "_rowid_", "oid") if name not in shadowed), None)
-        if row is None or self._may_change:
+        is_small = self._bytes_at().stat().st_size < 2 * _PART_ROWS * _ROW_BYTES
+        if row is None or self._may_change or is_small:
             return WHOLE
         try:
             # Two queries: SQLite answers each from one end of the table, but both in one with a full scan.
@@ -176,7 +179,7 @@ class SqliteFile:
         found = [
             (int(match[1] or 1), name)
             for name in self._columns
-            if (match := re.fullmatch(rf"{re.escape(table)}(?:_V(\d+))?", name))
+            if name.startswith(table) and (match := _VERSION.fullmatch(name, len(table)))
         ]
         return max(found)[1] if found else None
 

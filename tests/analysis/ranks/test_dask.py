@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,11 @@ def test_dask_gives_the_same(many: list[str], serial: JobResult, dask: DaskPool)
     counts: list[int] = []
     assert ranks(many, pool=dask, done=counts.append) == serial
     assert counts == list(range(1, len(many) + 1))
+
+
+def test_workers_keep_the_memory_of_the_last_file(dask: DaskPool) -> None:
+    """Dask would have them give it back at once, and new pages for every array take time."""
+    assert dask.gather(dask.map(os.getenv, ["MALLOC_TRIM_THRESHOLD_"])) == [None]
 
 
 def test_dask_reports_what_is_broken(many: list[str], tmp_path: Path, dask: DaskPool) -> None:
