@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contacts in a protein, from the vectors of both residues side by side, for each pair of residues."""
+"""Contacts in a protein, from the vectors of both residues, joined for each pair of residues."""
 
 import sys
 import time
