@@ -68,7 +68,7 @@ def main():
     device, most = ("cpu", 2) if args.cpu else ("cuda", min(gpus(), args.most))
     if most < 2:
         raise SystemExit(
-            f"expected two GPUs, found {most}: --cpu runs without, recorded/ has what two H200 gave"
+            f"expected two GPUs, found {most}: --cpu runs without, recorded/ has what four H200 gave"
         )
     counts = [count for count in (1, 2, 4, 8) if count <= most]
     most = counts[-1]
