@@ -154,11 +154,13 @@ def analysis_throughput() -> list[str]:
     if not lines:
         return []
     newest: dict[tuple[str, str, int], dict[str, dict[str, float]]] = {}
+    machine: dict[tuple[str, str, int], str] = {}
     for line in lines:
         case = line["case"]
         if not case.get("packed") and case.get("form") != "recorder":
-            providers = newest.setdefault((case["file"], case["question"], case["events"]), {})
-            providers.setdefault(line["provider"], {})[line["metric"]] = line["value"]
+            at = (case["file"], case["question"], case["events"])
+            newest.setdefault(at, {}).setdefault(line["provider"], {})[line["metric"]] = line["value"]
+            machine[at] = f"{case.get('cpu', '')} {line['date'][:10]}".lstrip()
     by_peers = [
         at for at, providers in newest.items() if len(providers.keys() - {"profiling-lab", "msgspec"})
     ]
@@ -174,13 +176,10 @@ def analysis_throughput() -> list[str]:
             time, memory = providers[name]["time"], providers[name]["peak_memory"]
             command = f"`{question}{name.removeprefix('profiling-lab')}`"
             rows.append((command, file, f"{events / 1e6:.1f}", f"{time:.1f} s", f"{memory / 1e9:.1f} GB",
-                         "; ".join(others) or "-"))  # fmt: skip
-    text = (
-        f"Whole processes on two cores ({lines[-1]['case']['cpu']}, {lines[-1]['date'][:10]}, "
-        "[lines](results:analysis_throughput.jsonl)). The peers compute times by kernel from the same file; "
-        "pandas also by line:"
-    )
-    return [text, "", *table(("command", "file", "million events", "time", "memory", "peers"), rows)]
+                         "; ".join(others) or "-", machine[file, question, events]))  # fmt: skip
+    text = "Whole processes on two cores ([lines](results:analysis_throughput.jsonl)). The peers compute "
+    text += "times by kernel from the same file; pandas also by line:"
+    return [text, "", *table(("command", "file", "million events", "time", "memory", "peers", "on"), rows)]
 
 
 def many_ranks() -> list[str]:
