@@ -70,7 +70,7 @@ class FeatureExtractor:
         return hook
 
     def __call__(self, pictures: torch.Tensor) -> torch.Tensor:
-        """One vector for each picture: the mean over the patches, of all layers side by side."""
+        """One vector for each picture: the mean over the patches, of all layers together."""
         self.features.clear()
         self.model(pictures)
         if MENDED:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fields are told apart by their crop, and each pair of truth and guess is counted on its own."""
+"""Crops of fields are classified, and each pair of truth and guess is counted on its own."""
 
 import sys
 import time

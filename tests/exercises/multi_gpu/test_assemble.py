@@ -210,7 +210,7 @@ def test_both_exercises_about_links(
         console = (target / "recorded" / "console.txt").read_text()
         first = f"{Path(part.RECORDED).stem}.rank0.sqlite"
         assert f"$ profiling-lab ranks {first}" in console and str(tmp_path) not in console
-        assert "| answer | on the H100 |" in (target / "solutions" / "analysis_notes.md").read_text()
+        assert "| answer | on the H200 |" in (target / "solutions" / "analysis_notes.md").read_text()
     lines = [json.loads(line) for line in (tmp_path / "out/results/scaling.jsonl").read_text().splitlines()]
     solved = [each for each in lines if each["metric"] == "efficiency" and each["provider"] == "solution"]
     strong = [each["value"] for each in solved if each["case"] == {
