@@ -82,6 +82,18 @@ class Hidden:
     """per step, more than on the other ranks"""
 
 
+@dataclass(frozen=True, slots=True)
+class _Mended:
+    """A rank that takes no longer than the others, and with it what its lateness slowed on them."""
+
+    rank: int
+    slowed: frozenset[tuple[int, int]]
+    """ranks and items of which the kernels were next to its waits"""
+    changes: Sequence[tuple[Touched, float]]
+    gains_ns: npt.NDArray[np.float64]
+    """what each step wins by it"""
+
+
 class Suspects:
     """What each rank holds the others up with."""
 
@@ -97,12 +109,8 @@ class Suspects:
             self._parts[divmod(number, len(path.items))] = order[rows]
         self._rank_of_edge = graph.process[graph.targets(np.arange(len(graph.source)))]
         self._beside = beside_waits(path)
-        self._behind: int | None = None
-        self._mended: list[tuple[Touched, float]] = []
-        """what is mended already where gains are asked for: all of the rank `_behind`, and with it what its
-        lateness slowed on the other ranks"""
-        self._undisturbed_then: set[tuple[int, int]] = set()
-        """ranks and items of which that is mended"""
+        self._first: _Mended | None = None
+        """what is mended already where gains are asked for"""
 
     def blames(self, least_ns: float) -> tuple[Blame, ...]:
         """Of each rank without which steps would be shorter by `least_ns`: the largest first. Then those that
@@ -113,11 +121,11 @@ class Suspects:
         if found:
             first = self._path.ranks.index(found[0].rank)
             slowed = self._undisturbed(first, ())
-            self._mended = [*self._all_of(first), *slowed.values()]
-            self._behind, self._undisturbed_then = first, set(slowed)
+            changes = [*self._all_of(first), *slowed.values()]
+            self._first = _Mended(first, frozenset(slowed), changes, self._path.gains_ns(changes))
             known = {blame.rank for blame in found}
             found += self._blames([r for r in ranks if self._path.ranks[r] not in known], least_ns)
-            self._behind, self._mended, self._undisturbed_then = None, [], set()
+            self._first = None
         return tuple(found)
 
     def _blames(self, ranks: Sequence[int], least_ns: float) -> list[Blame]:
@@ -133,10 +141,16 @@ class Suspects:
         """All that a rank does as on the others."""
         return self._changes(rank, range(len(self._path.items)), (0, 1))
 
+    def _is_mended(self, rank: int, item: int) -> bool:
+        """Whether a rank's kernels at an item are mended already."""
+        first = self._first
+        return first is not None and (rank == first.rank or (rank, item) in first.slowed)
+
     def _gains(self, changes: Sequence[tuple[Touched, float]]) -> npt.NDArray[np.float64]:
         """What each step would be shorter by, on top of what is mended already."""
-        gains = self._path.gains_ns([*self._mended, *changes])
-        return gains - self._path.gains_ns(self._mended) if self._mended else gains
+        if self._first is None:
+            return self._path.gains_ns(changes)
+        return np.asarray(self._path.gains_ns([*self._first.changes, *changes]) - self._first.gains_ns)
 
     def hidden(self, blamed: Collection[int], least_ns: float) -> tuple[Hidden, ...]:
         """Lines that take this much longer on a rank than on the others, of ranks that are not to blame.
@@ -169,7 +183,7 @@ class Suspects:
                 out += self._waiting(rank, item, rows)
             for group in groups:
                 mine_ns, others_ns = self._mine[rank, item, group], self._others[rank, item, group]
-                is_mended = WORK[group] == GPU and (rank, item) in self._undisturbed_then
+                is_mended = WORK[group] == GPU and self._is_mended(rank, item)
                 if mine_ns > _SLOWER * others_ns and not is_mended:
                     of = rows[self._path.work_of_part[rows] == group]
                     out.append((Touched(of, _NONE), others_ns / mine_ns))
@@ -279,7 +293,7 @@ class Suspects:
             gain_ns=int(in_all if item is None else max(gain, self._gain_in_all(rank, item))),
             rank_gain_ns=int(in_all),
             slower=slower,
-            behind=None if self._behind is None else path.ranks[self._behind],
+            behind=None if self._first is None else path.ranks[self._first.rank],
         )
 
     def _gain_in_all(self, rank: int, item: int | None) -> float:
@@ -296,7 +310,7 @@ class Suspects:
         out: dict[tuple[int, int], tuple[Touched, float]] = {}
         for (other, same), rows in self._parts.items():
             mine_ns, its_ns = self._mine[rank, same, 0], self._mine[other, same, 0]
-            if other in (rank, self._behind) or same in items or (other, same) in self._undisturbed_then:
+            if other == rank or same in items or self._is_mended(other, same):
                 continue
             if not 0 < mine_ns < its_ns / _SLOWER:
                 continue
