@@ -57,7 +57,7 @@ from profiling_lab.recording import Recorder, libcupti
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the scripts that all benchmarks share
 from recorder_turns import Turns, take_turns
-from recorder_workloads import WORKLOADS, Step
+from recorder_workloads import KINDS, WORKLOADS, Step
 from script import run_script
 
 BENCHMARK = "recorder_overhead"
@@ -409,8 +409,9 @@ def programs(run: Run, folder: Path) -> dict[str, list[str]]:
     commands: dict[str, list[str]] = {}
     for name in (PLAIN, "plain, another process"):
         commands[name] = [sys.executable, *program(name)]
-    stage = str(STAGES["CUPTI: kernel records"])
-    floor = "CUPTI's kernel records alone"
+    # A loop of copies has no kernels: there CUPTI's share is what its records of copies take.
+    kinds = "kernel, copy and set" if run.args.workload in KINDS else "kernel"
+    stage, floor = str(STAGES[f"CUPTI: {kinds} records"]), f"CUPTI's {kinds} records alone"
     commands[floor] = [sys.executable, *program(floor), "--stage", stage]
     never = ("--wait", "1000000000", "--active", "1")
     for name, options in {

@@ -150,6 +150,49 @@ def heavy(kind: str, keep: ExitStack) -> Step:
     return make_step(keep.enter_context(training_script()), kind, "fp32")
 
 
+CALLS = 300  # of one kind in a step, with one wait at its end
+
+
+def many(kind: str) -> Step:
+    """CALLS operations of one kind, of some numbers each, so that the host sets the pace."""
+    device = torch.zeros(64, device="cuda")
+    other, zero = torch.zeros_like(device), torch.zeros((), device="cuda")
+    pageable, pinned = torch.zeros(64), torch.zeros(64).pin_memory()
+    event = torch.cuda.Event()
+    operation: dict[str, Callable[[], object]] = {
+        "launches": lambda: device.add_(1),
+        "device copies": lambda: device.copy_(other),
+        "pinned uploads": lambda: device.copy_(pinned, non_blocking=True),
+        "pageable uploads": lambda: device.copy_(pageable),
+        "pinned downloads": lambda: pinned.copy_(device, non_blocking=True),
+        "reads": zero.item,
+        "launches and reads": lambda: zero.add_(1).item(),
+        "uploads by value": lambda: torch.tensor([1.0, 2.0], device="cuda"),
+        "events": event.record,
+        "waits": torch.cuda.synchronize,
+    }
+    chosen = operation[kind]
+
+    def step() -> None:
+        for _ in range(CALLS):
+            chosen()
+
+    return step
+
+
+KINDS = (
+    "launches",
+    "device copies",
+    "pinned uploads",
+    "pageable uploads",
+    "pinned downloads",
+    "reads",
+    "launches and reads",
+    "uploads by value",
+    "events",
+    "waits",
+)
+
 WORKLOADS: dict[str, Callable[[ExitStack], Step]] = {
     "loop": lambda keep: heavy("loop", keep),
     "slow": lambda keep: heavy("slow", keep),
@@ -158,6 +201,7 @@ WORKLOADS: dict[str, Callable[[ExitStack], Step]] = {
     "hugging face": lambda keep: hugging_face_training(),
     "inference graph": lambda keep: inference_graph(),
     "inference compiled": lambda keep: inference_compiled(),
+    **{kind: (lambda keep, kind=kind: many(kind)) for kind in KINDS},  # type: ignore[misc]
 }
 """By name, what builds a step. Bound by launches: loop, hugging face. By the GPU: slow, fast, gpt2. Graphs:
-inference."""
+inference. One kind of call alone: KINDS."""
