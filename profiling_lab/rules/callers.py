@@ -98,5 +98,6 @@ def waiting_loops(view: View, rows: I64, passes: float) -> dict[int, int]:
 def with_copies(view: View, rows: I64, short_ns: float) -> I64:
     """These kernels, and the short copies and memsets of their lines: a remedy launches as few of those."""
     place, inside = view.operation_place, view.named("memcpy DtoD", "memset")
-    inside &= (view.operations.duration_ns < short_ns) & (place >= 0) & np.isin(place, place[rows])
-    return np.union1d(rows, np.flatnonzero(inside))
+    inside = inside & (view.operations.duration_ns < short_ns) & (place >= 0) & np.isin(place, place[rows])
+    inside[rows] = True
+    return np.flatnonzero(inside)
