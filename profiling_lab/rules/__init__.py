@@ -53,6 +53,7 @@ from profiling_lab.rules import (
     profiler_overhead,
     queue_full,
     recompute,
+    repeated_backward,
     serial_copy,
     short_runs,
     slow_convolution,
@@ -66,6 +67,7 @@ from profiling_lab.rules import (
     tensor_cores,
     tiny_kernels,
     unfused_attention,
+    unused_gradients,
 )
 from profiling_lab.rules.counters import COUNTER_RULES
 from profiling_lab.rules.finding import Abstain, Event, Finding, Threshold
@@ -104,6 +106,8 @@ RULES: tuple[Rule, ...] = (
     short_runs.RULE,
     kernel_variability.RULE,
     recompute.RULE,
+    repeated_backward.RULE,
+    unused_gradients.RULE,
     stream_chain.RULE,
     queue_full.RULE,
     communication.RULE,

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients that were there before the last step of an optimizer and were not cleared, and what they cost."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from profiling_lab.analysis.stats import grouped
+from profiling_lab.records import dataclass
+from profiling_lab.rules.kernel_families import MATRIX
+from profiling_lab.rules.passes import Passes, of_nodes
+from profiling_lab.rules.view import F64, Mask, View
+from profiling_lab.trace.attribution import Phase
+from profiling_lab.trace.columns import I32, I64
+from profiling_lab.trace.phases import LinePhase
+
+ADDS = r"functor_?add|addfunctor"
+ZEROES = r"fillfunctor"
+OF_INPUTS, OF_WEIGHTS = r"dgrad", r"wgrad"
+PASSED_ON = r"AccumulateGrad|ToCopyBackward|CopyBackwards|(^|:)TBackward"
+"""nodes between the product that makes a weight's gradient and the addition"""
+MANY = 1000
+"""gradients that one launch of zero_grad may fill"""
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """Additions to gradients from before the last step; entries of Passes."""
+
+    place: I64
+    line: I32
+    """number of the forward line of each"""
+    updating: I32
+    """number of the line of the step that follows, -1 unknown"""
+
+
+def stale(view: View, passes: Passes) -> Stale:
+    """Those in the first pass after a step, which one more step follows."""
+    process = view.calls.process[view.attribution.call[passes.rows]]
+    adds = (view.kernels_named(ADDS) & of_nodes(view, "AccumulateGrad"))[passes.rows]
+    place, updating = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int32)]
+    for number, mine in grouped(np.arange(len(passes)), process):
+        steps_ns, line, zeroes_ns, zeroing = _steps(view, number)
+        after = np.searchsorted(steps_ns, passes.start_ns[mine], "right")  # 0: before the first step
+        added = adds[mine] & _in_first_passes(passes, mine, after) & (after > 0) & (after < len(steps_ns))
+        count = np.bincount(after[added], minlength=len(steps_ns) + 1)
+        added &= (_most_at_one_line(steps_ns, zeroes_ns, zeroing) < count)[after]
+        place.append(mine[added])
+        updating.append(line[after[added]])
+    at = np.concatenate(place)
+    return Stale(at, view.operation_place[passes.rows[at]], np.concatenate(updating))
+
+
+def for_nothing(view: View, passes: Passes, found: Stale, mine: I64) -> tuple[I64, F64, bool]:
+    """What need not be computed for these additions: entries of Passes, and which fraction of each is left;
+    and whether it is most of the time all that its pass does after the parameters that are used.
+
+    A line whose parameters are stale in other passes alone has parameters that are used in these.
+    """
+    line = view.operation_place[passes.rows]
+    used = np.setdiff1d(found.line, found.line[mine])
+    chosen = np.isin(passes.number, passes.number[found.place[mine]])
+    last = np.full(int(passes.number.max()) + 1, -1)
+    at = np.flatnonzero(chosen & np.isin(line, used))
+    np.maximum.at(last, passes.number[at], at)
+    last = last[passes.number]
+    rest = chosen & (last >= 0) & (np.arange(len(passes)) > last)
+    left = np.where(rest, 0.0, 1.0)
+    weights = found.place[mine][~rest[found.place[mine]]]
+    _of_weights(view, passes, weights, left)
+    at, took = np.flatnonzero(left < 1), view.operations.duration_ns[passes.rows]
+    saved = took[at] * (1 - left[at])
+    return at, left[at], bool(2 * saved[rest[at]].sum() > saved.sum())
+
+
+def _of_weights(view: View, passes: Passes, added: I64, left: F64) -> None:
+    """Notes what the nodes before these additions compute for weights alone."""
+    passed_on = of_nodes(view, PASSED_ON)[passes.rows]
+    maker = np.maximum.accumulate(np.where(passed_on, 0, np.arange(len(passes))))
+    same_pass = passes.number[maker] == passes.number
+    made = passes.evaluation[maker[added[same_pass[added]]]]
+    left[passed_on & same_pass & np.isin(passes.evaluation[maker], made)] = 0.0
+    left[added] = 0.0
+    inputs, weights, product = (
+        view.kernels_named(name)[passes.rows] for name in (OF_INPUTS, OF_WEIGHTS, MATRIX)
+    )
+    for _, its in grouped(*_entries_of(passes, made)):
+        if weights[its].any():
+            until = its[inputs[its]].max(initial=-1)
+            left[its[weights[its] | ((its > until) & (until >= 0))]] = 0.0
+        elif product[its].any():
+            products = its[product[its]]
+            left[products] = 0.5 if len(products) > 1 else 0.0
+
+
+def _entries_of(passes: Passes, evaluations: I64) -> tuple[I64, I64]:
+    at = np.flatnonzero(np.isin(passes.evaluation, evaluations))
+    return at, passes.evaluation[at]
+
+
+def _steps(view: View, process: int) -> tuple[I64, I32, I64, I32]:
+    """When the optimizers of a process launched something, and the line of each launch. The same of kernels
+    that fill something with zeros; one that zero_grad launches fills many gradients.
+    """
+    found, stacks = view.attribution, view.trace.stacks
+    rows = np.flatnonzero((found.call >= 0) & (found.phase == Phase.FORWARD))
+    rows = rows[view.calls.process[found.call[rows]] == process]
+    rows = rows[np.argsort(view.calls.start_ns[found.call[rows]], kind="stable")]
+    call, line = found.call[rows], view.operation_place[rows]
+    clears = (stacks.nearest(lambda frame: frame.function.endswith("zero_grad")) > 0)[view.calls.stack[call]]
+    steps = (found.line_phase[rows] == LinePhase.OPTIMIZER) & ~clears
+    fills = np.where(view.kernels_named(ZEROES)[rows] & ~steps, 1, 0) + np.where(clears, MANY, 0)
+    start_ns = view.calls.start_ns[call]
+    return start_ns[steps], line[steps], np.repeat(start_ns, fills), np.repeat(line, fills)
+
+
+def _most_at_one_line(steps_ns: I64, time_ns: I64, line: I32) -> I64:
+    """How many of these one line has between two steps, at most; first before the first step."""
+    most = np.zeros(len(steps_ns) + 1, dtype=np.int64)
+    after = np.searchsorted(steps_ns, time_ns, "right")
+    pairs, count = np.unique(np.stack([after, line.astype(np.int64)]), axis=1, return_counts=True)
+    np.maximum.at(most, pairs[0], count)
+    return most
+
+
+def _in_first_passes(passes: Passes, mine: I64, after: I64) -> Mask:
+    """Per entry given, whether it is in the first pass of its thread after this number of steps."""
+    number = passes.number[mine]
+    group = np.unique(np.stack([passes.thread[mine], after]), axis=1, return_inverse=True)[1].ravel()
+    first = np.full(int(group.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(first, group, number)
+    return np.asarray(number == first[group])
