@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much GPU time does activation checkpointing spend on computing forward a second time?
+"""How much GPU time does activation checkpointing spend on computing forward a second time, or a method?
 
 Everything that backward launches from inside torch/utils/checkpoint.py is recomputed forward. This saves
-memory. Whether it is worth the time is your decision, so the cost is all of it.
+memory. Whether it is worth the time is your decision, so the cost is all of it. What a method without
+arguments computes again is found, too (see same_results.py). Only you know whether what it reads has changed,
+so its severity is at most medium.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.analysis.critical_path.savings import fewer
+from profiling_lab.analysis.critical_path.savings import Saving, fewer
+from profiling_lab.records import replace
 from profiling_lab.rules.costs import gpu_time
-from profiling_lab.rules.finding import STACKS, Abstain, RuleResult, Threshold, ms, percent, where
+from profiling_lab.rules.finding import STACKS, Abstain, Finding, RuleResult, Threshold, ms, percent, where
 from profiling_lab.rules.rule import Rule, Time
+from profiling_lab.rules.same_results import SameResult, same_results
 from profiling_lab.rules.view import View
 from profiling_lab.trace import Frame
 from profiling_lab.trace.columns import I64, unique
@@ -27,19 +31,24 @@ SHARE = Threshold(
     "ours: checkpointing every layer takes a quarter",
 )
 REMEDY = "checkpoint fewer layers if memory allows, or only cheap operations (selective checkpointing)"
+OF_METHODS = (
+    "keep the result while what it is made of does not change: compute it before the loop, or when something "
+    "changes; pass it on to where it is needed again"
+)
 
 
 def check(view: View) -> RuleResult:
-    stacks, found, duration = view.trace.stacks, view.attribution, view.operations.duration_ns
-    if len(stacks) == 1:
+    found, duration = view.attribution, view.operations.duration_ns
+    if len(view.trace.stacks) == 1:
         return Abstain("the trace has no Python stacks", STACKS)
-    if not (found.phase == Phase.BACKWARD).any():
+    methods = [_of_method(view, result) for result in same_results(view, view[SHARE] * view.gpu_ns)]
+    if not methods and not (found.phase == Phase.BACKWARD).any():
         return Abstain("the trace has no backward, or does not distinguish it from forward", STACKS)
     rows = np.flatnonzero(found.line_phase == LinePhase.RECOMPUTE)
     total_ns = int(duration[rows].sum())
     share = total_ns / view.gpu_ns
     if not total_ns or share < view[SHARE]:
-        return view.too_few_calls(found.call >= -1, "GPU operations") or ()
+        return methods or view.too_few_calls(found.call >= -1, "GPU operations") or ()
     place = _checkpointing_line(view, rows) or view.hottest_line(rows, duration[rows])
     return [
         view.finding(
@@ -53,8 +62,31 @@ def check(view: View) -> RuleResult:
             weight=duration[rows],
             remedy=REMEDY,
             saving=fewer(rows),
-        )
+        ),
+        *methods,
     ]
+
+
+def _of_method(view: View, result: SameResult) -> Finding:
+    duration, name = view.operations.duration_ns[result.rows], result.site.callee.function
+    call = view.attribution.call[result.rows]
+    waits = view.waits_at_once(call[call >= 0])
+    total_ns = int(duration.sum())
+    how = "launches the same in each step, nothing of it random or from the host"
+    how = f"is called at {result.lines} lines of one function" if result.lines else how
+    found = view.finding(
+        f"{name} has no arguments and {how}: what may be computed again takes {ms(total_ns)}, "
+        f"{percent(total_ns / view.gpu_ns)} of the GPU time",
+        cost_ns=gpu_time(view, result.rows),
+        cost_of="GPU time of what is computed again",
+        place=result.site.caller,
+        rows=result.rows,
+        weight=duration,
+        remedy=OF_METHODS,
+        confidence="medium",
+        saving=fewer(result.rows) | Saving(calls=unique(waits[waits >= 0])),
+    )
+    return replace(found, severity_at_most="medium")
 
 
 def _checkpointing_line(view: View, rows: I64) -> Frame | None:
@@ -77,7 +109,7 @@ def _checkpointing_line(view: View, rows: I64) -> Frame | None:
 
 RULE = Rule(
     "recompute",
-    "How much GPU time goes into recomputing forward?",
+    "How much GPU time goes into computing the same again?",
     (SHARE,),
     check,
     __doc__ or "",

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a line of your code calls a function of yours, and the operations launched inside of these calls."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from profiling_lab.records import dataclass
+from profiling_lab.rules.view import View
+from profiling_lab.trace import Frame
+from profiling_lab.trace.columns import I32, I64, unique
+
+DECORATING = "torch/utils/_contextlib.py"
+
+
+@dataclass(frozen=True, slots=True)
+class CallSite:
+    """All calls of a function from one line, no library between them."""
+
+    caller: Frame
+    callee: Frame
+    """one of its lines"""
+    text: str
+    """the caller's line"""
+    rows: I64
+    """operations launched inside, and backward of what is"""
+
+    @property
+    def name(self) -> str:
+        """Of the function, as the line says it."""
+        return self.callee.function.split(".")[-1]
+
+    @property
+    def without_arguments(self) -> bool:
+        """`x.f()`, or `x.f` of a property."""
+        return re.search(rf"\.{re.escape(self.name)}(\(\)|\b(?!\s*\())", self.text) is not None
+
+    @property
+    def is_used(self) -> bool:
+        """Something is done with what it returns, other than to go through it or to enter it."""
+        statement = rf"[\w.\[\]]*\b{re.escape(self.name)}\(.*\)|(async )?(for|with)\b.*"
+        return re.fullmatch(statement, self.text) is None
+
+
+def call_sites(view: View, least_ns: float) -> list[CallSite]:
+    """Those in which operations of at least `least_ns` were launched, where the text of the line is known."""
+    stacks, own_row, texts = view.trace.stacks, view.own_row, view.trace.source_texts
+    outer, called_by = own_row[stacks.parent], _undecorated(view)[stacks.parent]
+    function = _numbers([(frame.file, frame.function) for frame in stacks.frames])
+    line = _numbers([(frame.file, frame.line) for frame in stacks.frames])
+    took_ns = np.bincount(view.attribution.stack, weights=view.operations.duration_ns, minlength=len(stacks))
+    within: dict[tuple[int, int], list[int]] = {}
+    frames: dict[tuple[int, int], tuple[Frame, Frame]] = {}
+    for stack in np.flatnonzero(took_ns).tolist():
+        row = int(own_row[stack])
+        while (around := int(outer[row])) > 0:
+            inner, caller = int(stacks.frame[row]), int(stacks.frame[around])
+            # neither recursion, nor the lines of a comprehension, nor what a library calls
+            if called_by[row] == around and function[caller] != function[inner]:
+                key = int(line[caller]), int(function[inner])
+                within.setdefault(key, []).append(stack)
+                frames[key] = stacks.frames[caller], stacks.frames[inner]
+            row = around
+    sites = []
+    for key, several in within.items():
+        caller_frame, callee = frames[key]
+        text = texts.get((caller_frame.file, caller_frame.line), "").strip()
+        if text and took_ns[unique(np.array(several))].sum() >= least_ns:
+            rows = np.flatnonzero(np.isin(view.attribution.stack, several))
+            sites.append(CallSite(caller_frame, callee, text, rows))
+    return sites
+
+
+def _undecorated(view: View) -> I32:
+    """Per stack the nearest row, including itself, that is not the wrapper of `@torch.no_grad()` and
+    the like."""
+    return view.trace.stacks.nearest(lambda frame: not frame.file.endswith(DECORATING))
+
+
+def _numbers(keys: Sequence[tuple[str, object]]) -> I64:
+    """Equal keys get equal numbers; one more for no frame."""
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    return np.array([*(numbers[key] for key in keys), len(numbers)], dtype=np.int64)

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Methods without arguments that compute the same again: what they return depends on their object alone.
+
+The recording has the text of the lines, so `x.f()` and `x.f` are known. Such a method gives the same result
+as before if nothing has changed what it reads. That is likely where it launches the same kernels in each
+step, none of them random, copies nothing from or to the host, and is not trained through; or where one
+function calls it at several lines, and the same kernels come of each. A call whose result is not used is
+there to change something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from profiling_lab.records import dataclass
+from profiling_lab.rules.call_sites import CallSite, call_sites
+from profiling_lab.rules.view import View
+from profiling_lab.trace.attribution import Phase
+from profiling_lab.trace.columns import I64, unique
+from profiling_lab.trace.operation_classes import OperationClass
+from profiling_lab.trace.phases import LinePhase
+
+RANDOM = r"distribution|random|philox|bernoulli|multinomial|dropout|randperm|curand"
+FEWEST_STEPS = 3
+MOSTLY_FRAC = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class SameResult:
+    """What is computed again."""
+
+    site: CallSite
+    """where it can be kept"""
+    rows: I64
+    """operations that would not be"""
+    lines: int
+    """of one function that call it in each step; 0: it is the same in all steps"""
+
+
+def same_results(view: View, least_ns: float) -> Iterator[SameResult]:
+    """The largest first, none of the operations in two of them."""
+    sites = [site for site in call_sites(view, least_ns) if site.without_arguments and site.is_used]
+    sites = [site for site in sites if _depends_on_nothing_else(view, site.rows)]
+    sites.sort(key=lambda site: -_took_ns(view, site.rows))
+    taken = np.zeros(len(view.operations), dtype=bool)
+    for found in (*_of_all_steps(view, sites), *_of_several_lines(view, sites)):
+        if not taken[found.rows].any():
+            taken[found.rows] = True
+            yield found
+
+
+def _of_all_steps(view: View, sites: Sequence[CallSite]) -> Iterator[SameResult]:
+    again = [site for site in sites if _same_in_each_step(view, site.rows)]
+    for site in again:
+        rows = unique(np.concatenate([each.rows for each in again if _same_function(each, site)]))
+        least_ns = MOSTLY_FRAC * _took_ns(view, rows)
+        within = (each for each in again if _took_ns(view, np.intersect1d(each.rows, rows)) >= least_ns)
+        yield SameResult(min(within, key=lambda each: _took_ns(view, each.rows), default=site), rows, 0)
+
+
+def _of_several_lines(view: View, sites: Sequence[CallSite]) -> Iterator[SameResult]:
+    for site in sites:
+        kernels = _kernels(view, site.rows)
+        others = [
+            each
+            for each in sites
+            if each.caller != site.caller
+            and (each.caller.file, each.caller.function) == (site.caller.file, site.caller.function)
+            and _same_function(each, site)
+            and np.array_equal(_kernels(view, each.rows), kernels)
+        ]
+        if others:
+            yield SameResult(others[0], np.concatenate([each.rows for each in others]), len(others) + 1)
+
+
+def _depends_on_nothing_else(view: View, rows: I64) -> bool:
+    """Where something is trained, a value that the host reads is a figure of what has changed."""
+    host = view.classes[rows] == OperationClass.HOST_TO_DEVICE
+    if (view.attribution.phase == Phase.BACKWARD).any():
+        host |= view.classes[rows] == OperationClass.DEVICE_TO_HOST
+    updates = view.attribution.line_phase[rows] == LinePhase.OPTIMIZER
+    return not (host | updates | view.kernels_named(RANDOM)[rows]).any()
+
+
+def _same_in_each_step(view: View, rows: I64) -> bool:
+    """Whether each whole step launches the same, and nothing is trained through it."""
+    found, steps = view.attribution, view.steps
+    if steps is None or (found.phase[rows] == Phase.BACKWARD).any() or (found.call[rows] < 0).any():
+        return False
+    process = unique(view.operations.process[rows])
+    begins_ns = steps.host_start_ns[steps.process == process[0]]
+    number = np.searchsorted(begins_ns, view.calls.start_ns[found.call[rows]], "right") - 1
+    whole = (number >= 0) & (number < len(begins_ns) - 1)
+    if len(process) > 1 or len(begins_ns) <= FEWEST_STEPS:
+        return False
+    counts = np.zeros((len(begins_ns) - 1, len(view.operations.names)), dtype=np.int64)
+    np.add.at(counts, (number[whole], view.operations.name[rows][whole]), 1)
+    return bool(counts[0].any() and (counts == counts[0]).all())
+
+
+def _same_function(one: CallSite, other: CallSite) -> bool:
+    return (one.callee.file, one.callee.function) == (other.callee.file, other.callee.function)
+
+
+def _kernels(view: View, rows: I64) -> I64:
+    """How often each kernel was launched in forward."""
+    forward = rows[view.attribution.phase[rows] == Phase.FORWARD]
+    return np.bincount(view.operations.name[forward], minlength=len(view.operations.names))
+
+
+def _took_ns(view: View, rows: I64) -> int:
+    return int(view.operations.duration_ns[rows].sum())

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Methods without arguments that launch the same in each step, or at several lines of one function"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from builders import Judge, TraceBuilder
+
+from profiling_lab.rules.recompute import RULE
+
+FILE, STEPS = "/app/train.py", 6
+MAIN, CALLS, KEPT, BODY = (
+    f"{FILE}:5 main > ",
+    f"{FILE}:11 Data.sample > ",
+    f"{FILE}:21 Data.scale > ",
+    f"{FILE}:31 Data.statistics",
+)
+Work = Callable[[TraceBuilder, int], object]
+
+
+def sums(builder: TraceBuilder, step: int) -> object:
+    return builder.launch("reduce_kernel", 20_000, stack=MAIN + CALLS + KEPT + BODY)
+
+
+def program(
+    work: Work = sums,
+    outer: str = "x = (x - self.scale) / 2",
+    inner: str = "return self.statistics()",
+    steps: int = STEPS,
+) -> TraceBuilder:
+    """Each step normalises with what a method of a property says."""
+    builder = TraceBuilder()
+    builder.source(FILE, 5, "batch = data.sample(rows)").source(FILE, 11, outer).source(FILE, 21, inner)
+    for step in range(steps):
+        begin = builder.now_ns
+        work(builder, step)
+        builder.launch("gemm", 20_000, stack=f"{FILE}:6 main", peek=step + 1)
+        builder.range(f"ProfilerStep#{step}", begin, builder.now_ns - 1)
+    return builder
+
+
+def test_fires_on_a_method_whose_result_is_the_same_in_each_step(judge: Judge) -> None:
+    (finding,) = judge(RULE, program())
+    assert finding.cost_ns == STEPS * 20_000 and "50.0 % of the GPU time" in finding.what
+    assert "Data.statistics has no arguments" in finding.what and finding.severity_at_most == "medium"
+    assert finding.place is not None and finding.place.line == 21, "the innermost method that has all of it"
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner"),
+    [
+        ("x = (x - self.scale(rows)) / 2", "return self.statistics(rows)"),
+        ("x = self.scaled", "return self.statistics_of_all()"),
+        ("for x in self.scale:", "with self.statistics():"),
+        ("x = self.scale(", "self.statistics()"),
+    ],
+    ids=["arguments", "other names", "entered", "not used"],
+)
+def test_silent_about_calls_with_arguments_or_for_what_they_change(
+    judge: Judge, outer: str, inner: str
+) -> None:
+    assert judge(RULE, program(outer=outer, inner=inner)) == _nothing(judge)
+
+
+def with_copy(kind: str) -> Work:
+    def work(builder: TraceBuilder, step: int) -> object:
+        sums(builder, step)
+        return builder.copy(kind, 1_000, size_bytes=8, stack=MAIN + CALLS + KEPT + BODY)
+
+    return work
+
+
+def named(kernel: str, times: Callable[[int], int] = lambda step: 1) -> Work:
+    def work(builder: TraceBuilder, step: int) -> None:
+        for _ in range(times(step)):
+            builder.launch(kernel, 20_000, stack=MAIN + CALLS + KEPT + BODY)
+
+    return work
+
+
+@pytest.mark.parametrize(
+    "work",
+    [with_copy("HtoD"), named("distribution_elementwise"), named("reduce_kernel", lambda step: 1 + step % 2)],
+    ids=["from the host", "random", "not the same"],
+)
+def test_silent_where_the_result_differs(judge: Judge, work: Work) -> None:
+    assert judge(RULE, program(work)) == _nothing(judge)
+
+
+def test_a_value_that_the_host_reads_changes_where_something_is_trained(judge: Judge) -> None:
+    assert len(judge(RULE, program(with_copy("DtoH")))) == 1
+    builder = program(with_copy("DtoH"))
+    builder.launch("gemm", 1_000, thread=2, node=0, node_name="MmBackward0", peek=9)
+    assert judge(RULE, builder) == ()
+
+
+@pytest.mark.parametrize(
+    ("library", "findings"), [("utils/_contextlib.py:9 decorate_context", 1), ("pool.py:9 f", 0)]
+)
+def test_what_a_library_calls_may_get_arguments(judge: Judge, library: str, findings: int) -> None:
+    stack = f"{MAIN}{CALLS}/v/site-packages/torch/{library} > {BODY}"
+    builder = program(
+        lambda made, step: made.launch("reduce_kernel", 20_000, stack=stack), "x = run(self.statistics)"
+    )
+    verdict = judge(RULE, builder)
+    assert verdict == _nothing(judge) if not findings else len(verdict) == findings
+
+
+def test_too_few_steps_tell_nothing(judge: Judge) -> None:
+    assert judge(RULE, program(steps=3)) == _nothing(judge)
+
+
+def trained(lines: tuple[int, ...], text: str, kernels: tuple[str, ...]) -> TraceBuilder:
+    """A function that asks for all vectors at several lines, and trains through each."""
+    builder, node = TraceBuilder(), 0
+    for step in range(4):
+        begin, nodes = builder.now_ns, []
+        for line, kernel in zip(lines, kernels, strict=True):
+            builder.source(FILE, line, text)
+            stack = f"{FILE}:5 main > {FILE}:{line} Net.loss > {FILE}:31 Net.vectors"
+            builder.launch(kernel, 10_000, stack=stack, peek=node + 1)
+            nodes.append(node)
+            node += 1
+        for each in reversed(nodes):
+            builder.launch("gemm_back", 20_000, thread=2, node=each, node_name="MmBackward0", peek=node)
+        builder.launch("adam", 10_000, stack=f"{FILE}:7 main")
+        builder.range(f"ProfilerStep#{step}", begin, builder.now_ns - 1)
+    return builder
+
+
+def test_a_property_at_three_lines_is_computed_twice_too_often(judge: Judge) -> None:
+    (finding,) = judge(RULE, trained((11, 12, 13), "a = self.vectors[0]", ("gemm",) * 3))
+    assert finding.cost_ns == 4 * 2 * 30_000, "forward and backward of two of them"
+    assert "at 3 lines" in finding.what and finding.place is not None and finding.place.line in (11, 12, 13)
+
+
+def test_silent_about_several_lines_that_do_other_work_or_give_arguments(judge: Judge) -> None:
+    assert judge(RULE, trained((11, 12), "a = self.vectors[0]", ("gemm", "other"))) == ()
+    assert judge(RULE, trained((11, 12), "a = self.vectors(x)", ("gemm", "gemm"))) == ()
+    assert judge(RULE, trained((11,), "a = self.vectors[0]", ("gemm",))) == ()
+
+
+def _nothing(judge: Judge) -> object:
+    """What the rule says of a program without any of it, and without backward."""
+    return judge(RULE, program(named("reduce_kernel", lambda step: 0)))
