@@ -79,7 +79,8 @@ PARTS_OF_RULES |= {
     "steady",
 }
 PARTS_OF_RULES |= {"callers", "chains", "copy_reasons", "gap_pieces", "launch_loops", "unaligned_products"}
-PARTS_OF_RULES |= {"backward_calls", "factorisations"}
+PARTS_OF_RULES |= {"backward_calls", "call_sites", "factorisations", "passes", "same_results"}
+PARTS_OF_RULES |= {"stale_gradients"}
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)

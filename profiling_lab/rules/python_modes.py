@@ -17,8 +17,8 @@ from profiling_lab.analysis.critical_path.savings import HostWork, Saving
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.finding import STACKS, Abstain, RuleResult, Threshold, ms, percent, where
 from profiling_lab.rules.rule import Rule, Time
-from profiling_lab.rules.view import View
-from profiling_lab.trace.columns import I64
+from profiling_lab.rules.view import Mask, View
+from profiling_lab.trace.columns import I32, I64
 from profiling_lab.trace.spans import Spans
 from profiling_lab.trace.stacks import Frame
 
@@ -27,10 +27,7 @@ LONG = Threshold(
     "long", "host code between two launches", 2_000_000, "ns, less than", "ours: more is other work"
 )
 METHODS = ("__torch_dispatch__", "__torch_function__")
-REMEDY = (
-    "leave the mode out of the steps: count once, or every n-th step, what does not change; check a few "
-    "steps instead of all"
-)
+REMEDY = "leave the mode out of the steps: count once what does not change, check a few steps instead of all"
 
 
 def check(view: View) -> RuleResult:
@@ -43,14 +40,13 @@ def check(view: View) -> RuleResult:
     for mode, mine in grouped(np.arange(len(before)), stacks.frame[inside[after]]):
         start_ns, end_ns = calls.end_ns[before[mine]], calls.start_ns[after[mine]]
         process = calls.process[after[mine]]
-        idle_ns = (end_ns - start_ns) - _busy_ns(view, process, start_ns, end_ns)
+        idle_ns = end_ns - start_ns - _busy_ns(view, process, start_ns, end_ns)
         cost_ns = int(idle_ns.sum())
         if cost_ns < view[SHARE] * view.span_ns:
             continue
         place = view.call_place[after[mine]]
-        sums = np.bincount(place[place >= 0], weights=idle_ns[place >= 0], minlength=1)
-        line = view.place(int(sums.argmax())) if (place >= 0).any() else None
-        name = stacks.frames[mode].function
+        sums = np.bincount(place + 1, weights=idle_ns * (place >= 0), minlength=1)
+        line, name = view.place(int(sums.argmax()) - 1), stacks.frames[mode].function
         findings.append(
             view.finding(
                 f"{len(mine):,} launches go through {name}, Python that is called for each operator: the GPU "
@@ -76,7 +72,7 @@ def _is_mode(frame: Frame, view: View) -> bool:
     return method in METHODS and ("Mode" in owner or view.ownership.is_own(frame.file, False))
 
 
-def _neighbours(view: View, inside: np.ndarray, long_ns: float) -> tuple[I64, I64]:
+def _neighbours(view: View, inside: Mask, long_ns: float) -> tuple[I64, I64]:
     """Calls inside a mode that follow each other on a thread, with not too much host code in between."""
     after = view.next_call
     rows = np.flatnonzero(inside & (after >= 0))
@@ -86,7 +82,7 @@ def _neighbours(view: View, inside: np.ndarray, long_ns: float) -> tuple[I64, I6
     return rows, after[rows]
 
 
-def _busy_ns(view: View, process: np.ndarray, start_ns: I64, end_ns: I64) -> I64:
+def _busy_ns(view: View, process: I32, start_ns: I64, end_ns: I64) -> I64:
     """How long a GPU of the process worked in each of these intervals."""
     busy_ns = np.zeros(len(start_ns), dtype=np.int64)
     for number, mine in grouped(np.arange(len(start_ns)), process):

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.analysis.critical_path.savings import Saving, fewer
-from profiling_lab.records import replace
+from profiling_lab.analysis.critical_path.savings import fewer
 from profiling_lab.rules.costs import gpu_time
-from profiling_lab.rules.finding import STACKS, Abstain, Finding, RuleResult, Threshold, ms, percent, where
+from profiling_lab.rules.finding import STACKS, Abstain, RuleResult, Threshold, ms, percent, where
 from profiling_lab.rules.rule import Rule, Time
-from profiling_lab.rules.same_results import SameResult, same_results
+from profiling_lab.rules.same_results import of_methods
 from profiling_lab.rules.view import View
 from profiling_lab.trace import Frame
 from profiling_lab.trace.columns import I64, unique
@@ -31,17 +30,13 @@ SHARE = Threshold(
     "ours: checkpointing every layer takes a quarter",
 )
 REMEDY = "checkpoint fewer layers if memory allows, or only cheap operations (selective checkpointing)"
-OF_METHODS = (
-    "keep the result while what it is made of does not change: compute it before the loop, or when something "
-    "changes; pass it on to where it is needed again"
-)
 
 
 def check(view: View) -> RuleResult:
     found, duration = view.attribution, view.operations.duration_ns
     if len(view.trace.stacks) == 1:
         return Abstain("the trace has no Python stacks", STACKS)
-    methods = [_of_method(view, result) for result in same_results(view, view[SHARE] * view.gpu_ns)]
+    methods = of_methods(view, view[SHARE] * view.gpu_ns)
     if not methods and not (found.phase == Phase.BACKWARD).any():
         return Abstain("the trace has no backward, or does not distinguish it from forward", STACKS)
     rows = np.flatnonzero(found.line_phase == LinePhase.RECOMPUTE)
@@ -65,28 +60,6 @@ def check(view: View) -> RuleResult:
         ),
         *methods,
     ]
-
-
-def _of_method(view: View, result: SameResult) -> Finding:
-    duration, name = view.operations.duration_ns[result.rows], result.site.callee.function
-    call = view.attribution.call[result.rows]
-    waits = view.waits_at_once(call[call >= 0])
-    total_ns = int(duration.sum())
-    how = "launches the same in each step, nothing of it random or from the host"
-    how = f"is called at {result.lines} lines of one function" if result.lines else how
-    found = view.finding(
-        f"{name} has no arguments and {how}: what may be computed again takes {ms(total_ns)}, "
-        f"{percent(total_ns / view.gpu_ns)} of the GPU time",
-        cost_ns=gpu_time(view, result.rows),
-        cost_of="GPU time of what is computed again",
-        place=result.site.caller,
-        rows=result.rows,
-        weight=duration,
-        remedy=OF_METHODS,
-        confidence="medium",
-        saving=fewer(result.rows) | Saving(calls=unique(waits[waits >= 0])),
-    )
-    return replace(found, severity_at_most="medium")
 
 
 def _checkpointing_line(view: View, rows: I64) -> Frame | None:

@@ -14,8 +14,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from profiling_lab.records import dataclass
+from profiling_lab.analysis.critical_path.savings import Saving, fewer
+from profiling_lab.records import dataclass, replace
 from profiling_lab.rules.call_sites import CallSite, call_sites
+from profiling_lab.rules.costs import gpu_time
+from profiling_lab.rules.finding import Finding, ms, percent
 from profiling_lab.rules.view import View
 from profiling_lab.trace.attribution import Phase
 from profiling_lab.trace.columns import I64, unique
@@ -25,6 +28,10 @@ from profiling_lab.trace.phases import LinePhase
 RANDOM = r"distribution|random|philox|bernoulli|multinomial|dropout|randperm|curand"
 FEWEST_STEPS = 3
 MOSTLY_FRAC = 0.9
+REMEDY = (
+    "keep the result while what it is made of does not change: compute it before the loop, or when something "
+    "changes; pass it on to where it is needed again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +46,33 @@ class SameResult:
     """of one function that call it in each step; 0: it is the same in all steps"""
 
 
-def same_results(view: View, least_ns: float) -> Iterator[SameResult]:
+def of_methods(view: View, least_ns: float) -> list[Finding]:
+    return [_finding(view, result) for result in _same_results(view, least_ns)]
+
+
+def _finding(view: View, result: SameResult) -> Finding:
+    duration, name = view.operations.duration_ns[result.rows], result.site.callee.function
+    call = view.attribution.call[result.rows]
+    waits = view.waits_at_once(call[call >= 0])
+    total_ns = int(duration.sum())
+    how = "launches the same in each step, nothing of it random or from the host"
+    how = f"is called at {result.lines} lines of one function" if result.lines else how
+    found = view.finding(
+        f"{name} has no arguments and {how}: what may be computed again takes {ms(total_ns)}, "
+        f"{percent(total_ns / view.gpu_ns)} of the GPU time",
+        cost_ns=gpu_time(view, result.rows),
+        cost_of="GPU time of what is computed again",
+        place=result.site.caller,
+        rows=result.rows,
+        weight=duration,
+        remedy=REMEDY,
+        confidence="medium",
+        saving=fewer(result.rows) | Saving(calls=unique(waits[waits >= 0])),
+    )
+    return replace(found, severity_at_most="medium")
+
+
+def _same_results(view: View, least_ns: float) -> Iterator[SameResult]:
     """The largest first, none of the operations in two of them."""
     sites = [site for site in call_sites(view, least_ns) if site.without_arguments and site.is_used]
     sites = [site for site in sites if _depends_on_nothing_else(view, site.rows)]

@@ -9,8 +9,8 @@ later backwards before the same step, which accumulate gradients, nothing is sai
 gradients with zeros.
 
 The cost is that of the gradients of these weights: of their nodes what is not the gradient of the input, and
-half of the matrix products. If all parameters that are known to be used got their gradients before, the rest
-of the pass is for nothing, too: what goes into that part can be detached.
+half of the matrix multiplications. If all parameters that are known to be used got their gradients before,
+the rest of the pass is for nothing, too: what goes into that part can be detached.
 """
 
 from __future__ import annotations
