@@ -108,7 +108,7 @@ def _steps(view: View, process: int) -> tuple[I64, I32, I64, I32]:
     rows = rows[np.argsort(view.calls.start_ns[found.call[rows]], kind="stable")]
     call, line = found.call[rows], view.operation_place[rows]
     clears = (stacks.nearest(lambda frame: frame.function.endswith("zero_grad")) > 0)[view.calls.stack[call]]
-    steps = (found.line_phase[rows] == LinePhase.OPTIMIZER) & ~clears
+    steps = found.line_phase[rows] == LinePhase.OPTIMIZER
     fills = np.where(view.kernels_named(ZEROES)[rows] & ~steps, 1, 0) + np.where(clears, MANY, 0)
     start_ns = view.calls.start_ns[call]
     return start_ns[steps], line[steps], np.repeat(start_ns, fills), np.repeat(line, fills)

@@ -24,6 +24,8 @@ def launches(through: str, pause_ns: int = PAUSE_NS) -> TraceBuilder:
 def test_fires_on_idle_time_between_launches_through_a_mode(judge: Judge) -> None:
     (finding,) = judge(RULE, launches(MODE))
     assert finding.cause == "host_work" and "_FlopCounterMode.__torch_dispatch__" in finding.what
+    other = launches(MODE).gap(1_000_000).launch("gemm", 5_000, stack=LINE)
+    assert judge(RULE, other)[0].cost_ns == finding.cost_ns, "what comes before a launch outside of the mode"
     idle_ns = (LAUNCHES - 1) * PAUSE_NS
     assert 0.9 * idle_ns < finding.cost_ns < idle_ns, "without what the GPU did meanwhile"
     assert finding.place is not None and finding.place.line == 21

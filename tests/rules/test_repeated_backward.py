@@ -75,10 +75,12 @@ def test_passes_end_where_a_node_comes_again_or_forward_goes_on(judge: Judge, lo
 def test_nodes_of_two_threads_of_forward_are_not_the_same(judge: Judge) -> None:
     builder = TraceBuilder()
     for thread in (1, 3):
-        builder.launch("gemm", 5_000, stack=MODEL, peek=1, thread=thread)
+        for node in (0, 1):
+            builder.launch("gemm", 5_000, stack=MODEL, peek=node + 1, thread=thread)
     for thread in (1, 3):
-        how = {"thread": 2, "node": 0, "node_thread": thread, "node_name": "MmBackward0"}
-        builder.launch("gemm_input", 10_000, **how)
+        for node in (1, 0):
+            how = {"thread": 2, "node": node, "node_thread": thread, "node_name": "MmBackward0"}
+            builder.launch("gemm_input", 10_000, **how)
     assert judge(RULE, builder) == ()
 
 
