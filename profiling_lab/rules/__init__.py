@@ -69,6 +69,7 @@ from profiling_lab.rules import (
     tiny_kernels,
     unfused_attention,
     unused_gradients,
+    unused_results,
 )
 from profiling_lab.rules.counters import COUNTER_RULES
 from profiling_lab.rules.finding import Abstain, Event, Finding, Threshold
@@ -110,6 +111,7 @@ RULES: tuple[Rule, ...] = (
     recompute.RULE,
     repeated_backward.RULE,
     unused_gradients.RULE,
+    unused_results.RULE,
     stream_chain.RULE,
     queue_full.RULE,
     communication.RULE,

@@ -39,10 +39,14 @@ class CallSite:
         return re.search(rf"\.{re.escape(self.name)}(\(\)|\b(?!\s*\())", self.text) is not None
 
     @property
-    def is_used(self) -> bool:
-        """Something is done with what it returns, other than to go through it or to enter it."""
-        statement = rf"[\w.\[\]]*\b{re.escape(self.name)}\(.*\)|(async )?(for|with)\b.*"
-        return re.fullmatch(statement, self.text) is None
+    def is_statement(self) -> bool:
+        """Nothing is done with what it returns."""
+        return re.fullmatch(rf"[\w.\[\]]*\b{re.escape(self.name)}\(.*\)", self.text) is not None
+
+    @property
+    def is_entered(self) -> bool:
+        """What it returns is gone through, or is the context of a block."""
+        return re.match(r"(async )?(for|with)\b", self.text) is not None
 
 
 def call_sites(view: View, least_ns: float) -> list[CallSite]:

@@ -74,7 +74,8 @@ def _finding(view: View, result: SameResult) -> Finding:
 
 def _same_results(view: View, least_ns: float) -> Iterator[SameResult]:
     """The largest first, none of the operations in two of them."""
-    sites = [site for site in call_sites(view, least_ns) if site.without_arguments and site.is_used]
+    sites = [site for site in call_sites(view, least_ns) if site.without_arguments]
+    sites = [site for site in sites if not (site.is_statement or site.is_entered)]
     sites = [site for site in sites if _depends_on_nothing_else(view, site.rows)]
     sites.sort(key=lambda site: -_took_ns(view, site.rows))
     taken = np.zeros(len(view.operations), dtype=bool)
