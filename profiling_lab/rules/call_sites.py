@@ -48,6 +48,13 @@ class CallSite:
         """What it returns is gone through, or is the context of a block."""
         return re.match(r"(async )?(for|with)\b", self.text) is not None
 
+    @property
+    def of_a_lambda(self) -> bool:
+        return self.caller.function.endswith("<lambda>")
+
+    def same_function(self, other: CallSite) -> bool:
+        return (self.callee.file, self.callee.function) == (other.callee.file, other.callee.function)
+
 
 def call_sites(view: View, least_ns: float) -> list[CallSite]:
     """Those in which operations of at least `least_ns` were launched, where the text of the line is known."""

@@ -88,7 +88,7 @@ def _same_results(view: View, least_ns: float) -> Iterator[SameResult]:
 def _of_all_steps(view: View, sites: Sequence[CallSite]) -> Iterator[SameResult]:
     again = [site for site in sites if _same_in_each_step(view, site.rows)]
     for site in again:
-        rows = unique(np.concatenate([each.rows for each in again if _same_function(each, site)]))
+        rows = unique(np.concatenate([each.rows for each in again if each.same_function(site)]))
         least_ns = MOSTLY_FRAC * _took_ns(view, rows)
         within = (each for each in again if _took_ns(view, np.intersect1d(each.rows, rows)) >= least_ns)
         yield SameResult(min(within, key=lambda each: _took_ns(view, each.rows), default=site), rows, 0)
@@ -102,7 +102,7 @@ def _of_several_lines(view: View, sites: Sequence[CallSite]) -> Iterator[SameRes
             for each in sites
             if each.caller != site.caller
             and (each.caller.file, each.caller.function) == (site.caller.file, site.caller.function)
-            and _same_function(each, site)
+            and each.same_function(site)
             and np.array_equal(_kernels(view, each.rows), kernels)
         ]
         if others:
@@ -132,10 +132,6 @@ def _same_in_each_step(view: View, rows: I64) -> bool:
     counts = np.zeros((len(begins_ns) - 1, len(view.operations.names)), dtype=np.int64)
     np.add.at(counts, (number[whole], view.operations.name[rows][whole]), 1)
     return bool(counts[0].any() and (counts == counts[0]).all())
-
-
-def _same_function(one: CallSite, other: CallSite) -> bool:
-    return (one.callee.file, one.callee.function) == (other.callee.file, other.callee.function)
 
 
 def _kernels(view: View, rows: I64) -> I64:

@@ -5,9 +5,8 @@ A call that is a statement returns nothing that the step goes on with: `callback
 nothing is trained through it either, it is there to show something, such as a preview, a metric or a
 histogram, or to change something, such as a mean of weights or a buffer. What only changes tensors is
 elementwise and copies; what is shown is a model's output or a sum. So such a call is found if it comes in
-nearly each step, and multiplications of matrices, convolutions and reductions are a good part of it. It may
-still collect what the training needs, so the severity is at most medium. Optimizers, and what they call, are
-left out.
+nearly each step, and multiplications of matrices, convolutions and reductions are a good part of it; with
+what hooks do in the same function. It may collect what the training needs: the severity is at most medium.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from profiling_lab.trace.attribution import Phase
 from profiling_lab.trace.columns import I64, unique
 from profiling_lab.trace.operation_classes import OperationClass
 from profiling_lab.trace.phases import LinePhase
+from profiling_lab.trace.step_windows import StepWindows
 
 SHARE = Threshold(
     "share", "such calls at one line take", 0.05, "of the GPU time, at least", "ours: as medium"
@@ -33,57 +33,60 @@ OFTEN = Threshold(
     "often", "steps with such a call", 0.9, "of all, at least", "ours: some begin the recording"
 )
 SHOWN = Threshold("shown", "multiplications and reductions take", 0.25, "of such a call, at least", "ours")
+PART_FRAC = 0.1
 SUMS = r"reduce|histogram|histc|softmax|norm_kernel|std_var|topk|sort|kthvalue"
 REMEDY = "do it every n-th step, or never: nothing goes on with what this call returns"
 
 
 def check(view: View) -> RuleResult:
-    if len(view.trace.stacks) == 1:
-        return Abstain("the trace has no Python stacks", STACKS)
     if not (view.attribution.phase == Phase.BACKWARD).any() or view.steps is None:
-        return Abstain("the trace has no backward or no steps, so it may not be a training", STACKS)
-    sites = [site for site in call_sites(view, view[SHARE] * view.gpu_ns) if site.is_statement]
-    sites.sort(key=lambda site: -len(site.rows))
+        return Abstain("the trace has no backward or no steps: it may be no training", STACKS)
+    least_ns, duration = view[SHARE] * view.gpu_ns, view.operations.duration_ns
     taken, findings = np.zeros(len(view.operations), dtype=bool), []
+    sites = [site for site in call_sites(view, PART_FRAC * least_ns) if site.is_statement or site.of_a_lambda]
+    sites.sort(key=lambda site: -len(site.rows))
     for site in sites:
-        if not taken[site.rows].any() and _is_shown(view, site.rows) and _in_each_step(view, site.rows):
-            taken[site.rows] = True
-            findings.append(_finding(view, site))
+        rows = unique(np.concatenate([each.rows for each in sites if each.same_function(site)]))
+        if not site.is_statement or taken[rows].any() or duration[rows].sum() < least_ns:
+            continue
+        if _is_shown(view, rows) and _in_each_step(view, view.steps, rows):
+            taken[rows] = True
+            findings.append(_finding(view, site, rows))
     return findings
 
 
-def _finding(view: View, site: CallSite) -> Finding:
-    duration, call = view.operations.duration_ns[site.rows], view.attribution.call[site.rows]
-    waits = view.waits_at_once(call[call >= 0])
-    total_ns = int(duration.sum())
+def _finding(view: View, site: CallSite, rows: I64) -> Finding:
+    duration, call = view.operations.duration_ns[rows], view.attribution.call[rows]
+    waits, total_ns = view.waits_at_once(call[call >= 0]), int(duration.sum())
     return view.finding(
         f"nothing is done with what {site.callee.function} returns here, and nothing trained through it: "
         f"{ms(total_ns)}, {percent(total_ns / view.gpu_ns)} of the GPU time, in nearly each step",
-        cost_ns=gpu_time(view, site.rows),
+        cost_ns=gpu_time(view, rows),
         cost_of="GPU time of these calls",
         place=site.caller,
-        rows=site.rows,
+        rows=rows,
         weight=duration,
         remedy=REMEDY,
         confidence="low",
-        saving=fewer(site.rows) | Saving(calls=unique(waits[waits >= 0])),
+        saving=fewer(rows) | Saving(calls=unique(waits[waits >= 0])),
     )
 
 
 def _is_shown(view: View, rows: I64) -> bool:
+    """What a hook launches in backward is not the backward of anything."""
     found, duration = view.attribution, view.operations.duration_ns[rows]
-    if (found.phase[rows] != Phase.FORWARD).any() or (found.line_phase[rows] == LinePhase.OPTIMIZER).any():
-        return False
+    hook = np.append(view.trace.stacks.in_hook()[view.calls.stack], False)[found.call[rows]]
+    other = ((found.phase[rows] != Phase.FORWARD) & ~hook) | (found.line_phase[rows] == LinePhase.OPTIMIZER)
+    other |= view.classes[rows] == OperationClass.HOST_TO_DEVICE
     shown = view.kernels_named(MATRIX) | view.kernels_named(CONVOLUTION) | view.kernels_named(SUMS)
-    from_host = view.classes[rows] == OperationClass.HOST_TO_DEVICE
-    return not from_host.any() and bool(duration[shown[rows]].sum() >= view[SHOWN] * duration.sum())
+    return not other.any() and bool(duration[shown[rows]].sum() >= view[SHOWN] * duration.sum())
 
 
-def _in_each_step(view: View, rows: I64) -> bool:
-    steps, start_ns = view.steps, view.calls.start_ns[view.attribution.call[rows]]
-    assert steps is not None
-    with_it = np.searchsorted(np.sort(steps.host_start_ns), start_ns, "right") - 1
-    return len(unique(with_it[with_it >= 0])) >= view[OFTEN] * (len(steps) - 1)
+def _in_each_step(view: View, steps: StepWindows, rows: I64) -> bool:
+    call = view.attribution.call[rows]
+    start_ns = view.calls.start_ns[call[call >= 0]]
+    with_it = unique(np.searchsorted(np.sort(steps.host_start_ns), start_ns, "right"))
+    return int((with_it > 0).sum()) >= view[OFTEN] * (len(steps) - 1)
 
 
 RULE = Rule(

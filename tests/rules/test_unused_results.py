@@ -85,6 +85,31 @@ def test_silent_about_what_is_trained_or_comes_now_and_then(judge: Judge) -> Non
     assert judge(RULE, training(every=2)) == []
 
 
+def test_what_a_hook_shows_in_backward_counts_too(judge: Judge) -> None:
+    engine = "/v/site-packages/torch/autograd/graph.py:829 _engine_run_backward"
+    hook = f"{FILE}:7 main > {engine} > {FILE}:9 main.<locals>.<lambda> > {FILE}:31 Preview.show"
+
+    def shown(builder: TraceBuilder) -> None:
+        decoded(builder)
+        builder.launch("reduce_kernel", 5_000, stack=hook, node=0, node_name="MmBackward0", peek=1)
+
+    builder = training(shown).source(FILE, 9, "x.register_hook(lambda gradient: preview.show(gradient))")
+    (finding,) = judge(RULE, builder)
+    assert finding.cost_ns == STEPS * 25_000 and finding.place is not None and finding.place.line == 8
+
+
+def test_what_is_used_elsewhere_does_not_count(judge: Judge) -> None:
+    def shown(builder: TraceBuilder) -> None:
+        decoded(builder)
+        builder.launch("gemm", 5_000, stack=SHOWS.replace(":8 main", ":9 main"))
+
+    (finding,) = judge(RULE, training(shown).source(FILE, 9, "x = preview.show(found)"))
+    assert finding.cost_ns == STEPS * 20_000
+    ordered = launches("gemm", stack=f"{FILE}:9 main.<locals>.<lambda> > {FILE}:31 Preview.show")
+    builder = training(ordered).source(FILE, 9, "best = max(found, key=lambda each: preview.show(each))")
+    assert judge(RULE, builder) == [], "a lambda alone says nothing"
+
+
 def test_abstains_without_backward_steps_or_stacks(judge: Judge) -> None:
     assert isinstance(judge(RULE, training(trains=False)), Abstain)
     assert isinstance(judge(RULE, TraceBuilder().launch("k", 1000)), Abstain)
