@@ -78,7 +78,15 @@ PARTS_OF_RULES |= {
     "small_grids",
     "steady",
 }
-PARTS_OF_RULES |= {"callers", "chains", "copy_reasons", "gap_pieces", "launch_loops", "unaligned_products"}
+PARTS_OF_RULES |= {
+    "batched",
+    "callers",
+    "chains",
+    "copy_reasons",
+    "gap_pieces",
+    "launch_loops",
+    "unaligned_products",
+}
 PARTS_OF_RULES |= {"backward_calls", "call_sites", "factorisations", "passes", "same_results"}
 PARTS_OF_RULES |= {"stale_gradients"}
 

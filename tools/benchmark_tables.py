@@ -17,41 +17,13 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-REPO = Path(__file__).resolve().parents[1]
-RESULTS = REPO / "benchmarks" / "results"
+from recorder_tables import recorder_calls, recorder_overhead
+from results_lines import REPO, RESULTS, Line, base, every_line, newest_run, table
+
 _DOCS = "benchmarks diagnosis guide/interpreting serving analysis/energy analysis/mending "
-_DOCS += "architecture/many_ranks"
+_DOCS += "architecture/many_ranks notebook/recorder"
 PAGES = (REPO / "README.md", *(REPO / "docs" / f"{page}.md" for page in _DOCS.split()))
 _BLOCK = re.compile(r"<!-- figures: (?P<name>\w+) -->\n.*?<!-- end of figures -->\n", re.DOTALL)
-
-Line = dict[str, Any]
-
-
-def every_line(name: str) -> list[Line]:
-    """The lines of a results file; none where the benchmark has not been run."""
-    path = RESULTS / f"{name}.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-
-
-def newest_run(name: str) -> list[Line]:
-    """The lines of the last run in a results file."""
-    lines = every_line(name)
-    return [line for line in lines if line["run"] == lines[-1]["run"]]
-
-
-def base(lines: list[Line], name: str) -> str:
-    """What the figures were measured on, and at which commits: the code may have gone on since."""
-    one = lines[0]
-    date, gpu = (", ".join(dict.fromkeys(texts)) for texts in (
-        (line["date"][:10] for line in lines), (line["gpu"] for line in lines)
-    ))  # fmt: skip
-    versions = f"driver {one['driver']}, torch {one['torch']}, cuDNN {one['cudnn']}"
-    commits = ", ".join(dict.fromkeys(line["git"][:7] for line in lines))
-    return f"{gpu}, {versions}, {date}, at {commits} ([lines](results:{name}.jsonl))"
-
-
-def table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
-    return ["| " + " | ".join(cells) + " |" for cells in (header, ("---",) * len(header), *rows)]
 
 
 def heavy_layer_step() -> list[str]:
@@ -70,42 +42,6 @@ def heavy_layer_step() -> list[str]:
     text = f"The demo's training step with each HeavyLayer. {base(lines, 'heavy_layer_step')}:"
     header = ("HeavyLayer", "step", "kernels a step", "its share of GPU time", "GPU time with a line")
     return [text, "", *table(header, rows)]
-
-
-def recorder_overhead() -> list[str]:
-    """All lines of the file: one run of this benchmark measures one program in one way."""
-    lines = every_line("recorder_overhead")
-    if not lines:
-        return []
-    found: dict[tuple[str, str], dict[str, float]] = {}
-    for line in lines:
-        found.setdefault((line["case"]["workload"], line["provider"]), {})[line["metric"]] = line["value"]
-    value = {key: metrics for key, metrics in found.items() if "overhead" in metrics}
-
-    def cell(program: str, provider: str) -> str:
-        ratio = value.get((program, provider))
-        if ratio is None:
-            return "-"
-        low, high = ratio["overhead_low"], ratio["overhead_high"]
-        interval = f"{low:.3f} to {high:.3f}" if low < high else "one pair of runs"
-        return f"{ratio['overhead']:.3f} x ({interval})"
-
-    programs = list(dict.fromkeys(program for program, _ in value))
-    providers = list(dict.fromkeys(provider for _, provider in value))
-    rows = [(name, *(cell(program, name) for program in programs)) for name in providers]
-    left_out = ("CUPTI: ", "profiling-lab record, before")  # parts; an older build
-    rows = [row for row in rows if not row[0].startswith(left_out)]
-    rows = [(row[0].replace("nobody listening", "no tool attached"), *row[1:]) for row in rows]
-    text = (
-        "Step time with the tool over step time without it, with the 95 % interval. `profiling-lab record`, "
-        "CUPTI alone and nsys: whole processes, in turns with a plain one. The row `plain, another process` "
-        "compares two plain processes: smaller differences mean nothing. The other rows: in turns in one "
-        "process; `recorder: everything` against its own pauses. `loop` is launch-bound: 3,572 CUDA calls in "
-        "32 ms, 43 ms on the machine of the whole processes. `hugging face`: a GPT-2 of 6 layers, 577 calls "
-        "in 16 ms; its plain steps on that machine varied by a fifth. "
-        f"{base(lines, 'recorder_overhead')}:"
-    )
-    return [text, "", *table(("", *(f"`{p}`" for p in programs)), rows)]
 
 
 def means(lines: list[Line], key: str, name: str, digits: int) -> list[str]:
@@ -461,6 +397,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
         ops,
         heavy_layer_step,
         recorder_overhead,
+        recorder_calls,
         layer_norm_gelu,
         attention,
         analysis_throughput,

@@ -68,7 +68,8 @@ def with_gains(
 
 def _with_their_work(view: View, findings: Sequence[Finding], rules: Mapping[str, Rule]) -> Iterator[Finding]:
     """The first finding about one work of the host, at a line or in a function, takes away what the others
-    about it do, too: a metric that is no longer computed on the host is not copied there either.
+    about it do, and those that it explains: a metric that is no longer computed on the host is not copied
+    there either.
     """
     leaving = callers(view)
 
@@ -82,8 +83,9 @@ def _with_their_work(view: View, findings: Sequence[Finding], rules: Mapping[str
         mine = works(finding)
         if any(finding is each for each in known) and mine and not mine & taken:
             others = [other for other in known if other is not finding and works(other) & mine]
-            saving = reduce(or_, (other.saving for other in others if other.saving), finding.saving)
             taken |= mine.union(*map(works, others))
+            others += [e for e in finding.effects if rules[e.rule].of_host and works(e) & mine]
+            saving = reduce(or_, (other.saving for other in others if other.saving), finding.saving)
             finding = replace(finding, saving=saving)
         yield finding
 

@@ -24,6 +24,12 @@ def by_function(view: View, rows: I64, many: float) -> tuple[I32, Mapping[int, i
     return function, loops
 
 
+def function_of(view: View, place: Frame | None) -> int:
+    """The number of a line's function, -1 none."""
+    line = next((line for line in range(view.lines) if view.place(line) == place), -1)
+    return int(view.function_of_line[line])
+
+
 def hottest(view: View, rows: I64, weight_ns: I64, idle_by_line: I64) -> Frame | None:
     """The line of most time, a line's idle time shared by its operations."""
     line = view.operation_place[rows]

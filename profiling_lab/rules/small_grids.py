@@ -7,6 +7,7 @@ import numpy as np
 
 from profiling_lab.rules.finding import Threshold
 from profiling_lab.rules.view import F64, Mask, View
+from profiling_lab.trace.columns import I64
 from profiling_lab.trace.operation_classes import device_tracks
 
 FILLED = Threshold(
@@ -22,10 +23,23 @@ def small_grids(view: View) -> Mask:
     """Per operation, whether it is a kernel with blocks for too few SMs. False where the trace does not say
     how many blocks or SMs there are.
     """
+    return np.asarray(view.kernels & (blocks_of(view) < view[FILLED] * _sms(view)))
+
+
+def filled(view: View) -> F64:
+    """Per operation the part of the SMs that its blocks fill: 0 for what is no kernel, 1 where the trace does
+    not say it.
+    """
+    part = np.where(np.isfinite(blocks_of(view)), blocks_of(view) / np.maximum(_sms(view), 1), 1.0)
+    return np.where(view.kernels, np.minimum(part, 1.0), 0.0)
+
+
+def _sms(view: View) -> I64:
+    """Per operation how many SMs its GPU has, 0 unknown."""
     track, numbers = device_tracks(view.operations)
     devices = view.trace.devices
-    sms = np.array([(gpu.sm_count or 0) if (gpu := devices.get(each)) else 0 for each in numbers])
-    return np.asarray(view.kernels & (blocks_of(view) < view[FILLED] * sms[track]))
+    sms = [(gpu.sm_count or 0) if (gpu := devices.get(each)) else 0 for each in numbers]
+    return np.array(sms, dtype=np.int64)[track]
 
 
 def blocks_of(view: View) -> F64:

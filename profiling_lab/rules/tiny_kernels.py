@@ -3,27 +3,27 @@
 
 A line is charged for its launches in forward and in backward; lines of one function are one finding, at the
 line that costs most. All kernels of a CUDA graph are one launch. The cost is the GPU time of these kernels
-plus the GPU's short idle times before them; fusion saves most of that. Calls that take long load code or wait
-for room in the launch queue: their idle time is not counted, nor is that which a wait of the host costs (see
-`sync_calls`, `implicit_sync`), nor that of lines that launch mostly copies (see `gap_cause`). If the host
-waits after every few of these launches, the line is that of most waits: neither a fused kernel nor a graph
-reaches over a wait. A line that waits again and again is a loop: functions that it calls belong to it. If a
-line calls loops many times a step, as all layers for each word, it is that line. Launches of an optimizer
-that are not of many tensors each are a cause of their own, `unfused_optimizer`.
+plus the GPU's short idle times before them; batching and fusion save most of that. Calls that take long load
+code or wait for room in the launch queue: their idle time is not counted, nor is that which a wait of the
+host costs (see `sync_calls`, `implicit_sync`), nor that of lines that launch mostly copies (see `gap_cause`).
+If the host waits after every few of these launches, the line is that of most waits: neither a fused kernel
+nor a graph reaches over a wait. A line that waits again and again is a loop: functions that it calls belong
+to it. If a line calls loops many times a step, as all layers for each word, it is that line. Launches of an
+optimizer that are not of many tensors each are a cause of their own, `unfused_optimizer`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.analysis.critical_path.savings import fewer
 from profiling_lab.analysis.stats import grouped
+from profiling_lab.rules.batched import batched
 from profiling_lab.rules.callers import with_copies
 from profiling_lab.rules.costs import gpu_time, host_blocked
 from profiling_lab.rules.finding import RuleResult, Threshold, ms
 from profiling_lab.rules.gap_pieces import copying_lines
 from profiling_lab.rules.kernel_families import OF_MANY_TENSORS
-from profiling_lab.rules.launch_loops import around, by_function, hottest
+from profiling_lab.rules.launch_loops import around, by_function, function_of, hottest
 from profiling_lab.rules.launch_queue import launches_of
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
@@ -80,8 +80,8 @@ def check(view: View) -> RuleResult:
                 weight=duration,
                 remedy=OF_OPTIMIZER if of_optimizer else REMEDY,
                 cause="unfused_optimizer" if of_optimizer else "",
-                saving=fewer(with_copies(view, mine, view[SHORT]), max(1 - WINS_FRAC, left)),
-                elsewhere=bool(cut) and loop is None,
+                saving=batched(view, with_copies(view, mine, view[SHORT]), 1 - WINS_FRAC, left, loop),
+                elsewhere=bool(cut) and loop is None and function_of(view, place) != number,
             )
         )
     return findings or view.too_few_lines("that no line launches many tiny kernels") or ()

@@ -72,12 +72,12 @@ def one_hot_product() -> TraceBuilder:
 
 def deep_copy(pause_ns: int) -> TraceBuilder:
     """Small layers whose launches the GPU waits for, and a copy of all weights, one after the other."""
-    builder = TraceBuilder()
+    builder, call = TraceBuilder(), "/site-packages/torch/nn/modules/module.py:1790 Module._call_impl"
     for step in range(STEPS):
         begin = builder.now_ns
         for _ in range(LAYERS):
             for _ in range(12):
-                builder.launch("kernel", 6 * US, stack=f"{FILE}:20 Layer.forward").gap(13 * US)
+                builder.launch("kernel", 6 * US, stack=f"{call} > {FILE}:20 Layer.forward").gap(13 * US)
         for _ in range(30):
             builder.gap(pause_ns)
             builder.copy("DtoD", 2 * US, stack=f"{FILE}:70 main > /app/old.py:54 keep")

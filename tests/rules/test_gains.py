@@ -211,3 +211,20 @@ def test_lines_of_a_function_are_one_work_also_in_a_comprehension(tmp_path: Path
     works = [f for f in checked(builder, tmp_path) if f.cause == "host_work"]
     assert {f.place.line for f in works if f.place} == {53, 54}
     assert works[0].gain_per_step_ns == pytest.approx(4_000 * US, rel=0.1)
+
+
+def test_what_a_finding_about_the_host_explains_goes_with_it(tmp_path: Path) -> None:
+    """A line captures a graph anew: it waits for the GPU, and then prepares for 3 ms. Both go with that."""
+    capture = "/app/a.py:9 main > /app/a.py:70 capture"
+    builder = TraceBuilder()
+    for step in range(12):
+        begin_ns = builder.now_ns
+        builder.launch("k", 4_000 * US, stack="/app/a.py:9 main")
+        builder.call("cudaDeviceSynchronize_v3020", call_ns=4_000 * US, stack=capture).gap(4_000 * US)
+        for tenth in range(1, 30):
+            builder.sample(builder.now_ns + tenth * 100 * US, capture)
+        builder.gap(3_000 * US).launch("k", 20 * US, stack=capture)
+        builder.gap(2_000 * US).range(f"training_step {step}", begin_ns, builder.now_ns)
+    (found,) = [f for f in checked(builder, tmp_path) if f.place and f.place.line == 70]
+    assert found.rule == "sync_calls" and "host_work" in [effect.cause for effect in found.effects]
+    assert found.gain_per_step_ns == pytest.approx(5_000 * US, rel=0.01), "4 ms of the GPU remain of 9"

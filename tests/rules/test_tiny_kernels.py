@@ -209,3 +209,34 @@ def test_an_optimizer_parameter_by_parameter_is_a_cause_of_its_own(judge: Judge)
     for _ in range(160):
         builder.launch("multi_tensor_apply_kernel<FusedAdamMathFunctor>", 2_000, stack=step)
     assert {f.cause: f.events for f in judge(RULE, builder)} == {"": 120 + 160, "unfused_optimizer": 150}
+
+
+@pytest.mark.parametrize(
+    ("at", "elsewhere"), [(f"{LINE[:-11]}:15 Net.forward", False), ("/app/timer.py:44 after", True)]
+)
+def test_launches_in_the_function_of_the_waits_are_saved_with_them(
+    judge: Judge, at: str, elsewhere: bool
+) -> None:
+    builder = TraceBuilder()
+    for _ in range(200):
+        builder.launch("add", 2_000, stack=LINE, call_ns=4_000)
+        builder.call("cudaEventSynchronize_v3020", call_ns=4_000, stack=at)
+    (found,) = judge(RULE, builder)
+    assert found.elsewhere is elsewhere and "the host waits after every 1.0 of them" in found.what
+
+
+def test_a_loop_for_its_waits_is_one_batch_without_them(judge: Judge) -> None:
+    """What cuts the launches of other functions into pieces goes with this loop."""
+    builder = TraceBuilder()
+    for step in range(2):
+        begin_ns = builder.now_ns
+        for _ in range(120):
+            helper = "/app/train.py:9 main > /app/boxes.py:78 kept > /app/boxes.py:60 overlap"
+            for _ in range(4):
+                builder.launch("max", 2_000, stack=helper, call_ns=4_000)
+            builder.launch("index", 2_000, stack="/app/train.py:9 main > /app/boxes.py:78 kept")
+            builder.call("cudaStreamSynchronize_v3020", stack="/app/train.py:9 main > /app/boxes.py:78 kept")
+        builder.range(f"training_step {step}", begin_ns, builder.now_ns)
+    (loop,) = judge(RULE, builder)
+    assert "a loop and what it calls" in loop.what and loop.saving is not None
+    assert set(loop.saving.launches_left.round(6).tolist()) == {round(0.3 / 480, 6), round(0.3 / 120, 6)}
