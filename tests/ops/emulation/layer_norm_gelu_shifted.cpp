@@ -36,6 +36,18 @@ void run(const char* name, const Shape& shape, int blocks, int64_t resident) {
   problem.report(name, GeluForm::kErf);
 }
 
+/// A group's rows start alike, or it has one; and every row has a group.
+void check_groups() {
+  for (int period = 1; period <= 8; period *= 2) {
+    for (int64_t rows = 1; rows < 200; ++rows) {
+      for (int64_t resident = 1; resident < 40; ++resident) {
+        const int64_t groups = sm90::shifted_groups(rows, resident, period, 4);
+        if (groups < 1 || groups > rows || (groups < rows && groups % period != 0)) std::abort();
+      }
+    }
+  }
+}
+
 /// rows, columns, distance of rows, offset, (not used), mean, bias, first of each row; blocks of a cluster, clusters
 /// at once.
 void run_all() {
@@ -60,4 +72,7 @@ void run_all() {
 }  // namespace
 }  // namespace plab::ops::layer_norm_gelu
 
-int main() { plab::ops::layer_norm_gelu::run_all(); }
+int main() {
+  plab::ops::layer_norm_gelu::check_groups();
+  plab::ops::layer_norm_gelu::run_all();
+}

@@ -62,7 +62,8 @@ struct ShiftedShape {
 };
 
 /// Without a kernel where a row does not fit 16 blocks. The number of blocks: the one with which most rows are on the
-/// GPU at once, because then least of it is idle.
+/// GPU at once, because then least of it is idle; better with several blocks on an SM, of which one computes while
+/// another waits for its row's sums.
 template <class Config, auto kKernel, class Params>
 Plan plan_shifted(const Params& params, int waves) {
   using Tile = typename Config::Tile;
@@ -70,6 +71,7 @@ Plan plan_shifted(const Params& params, int waves) {
     return Config::shared_bytes(threads, threads, false) + ShiftedGroup::dynamic_bytes(blocks, threads);
   };
   ShiftedShape best;
+  float best_score = 0.0f;
   for (int blocks = 1; blocks <= kMostBlocks; ++blocks) {
     const int threads = shifted_threads(params.cols, Tile::kVecSize, Tile::kVecs, blocks);
     const int shared_bytes = bytes(blocks, threads);
@@ -78,7 +80,9 @@ Plan plan_shifted(const Params& params, int waves) {
       continue;
     if (best.threads > 0 && threads < kLeastThreads) break;
     const int64_t resident = cuda::clusters_of_any_size<kKernel>(blocks, threads, shared_bytes);
-    if (resident * 100 > best.resident * 105) best = {blocks, threads, resident};
+    const bool alone = resident * blocks <= cuda::sm_count();
+    const float score = static_cast<float>(resident) * (alone ? 0.9f : 1.0f);
+    if (score > 1.05f * best_score) best = {blocks, threads, resident}, best_score = score;
   }
   if (best.threads == 0) return {};
   const int64_t groups =
