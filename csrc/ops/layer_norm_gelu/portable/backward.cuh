@@ -101,13 +101,15 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
   const float* rstd_next = static_cast<const float*>(params.rstd) + first;
 
   RingSlot ahead{0}, now{0}, read{0};
+  const bool has_last = first + (count - 1) * step == params.rows - 1;
   int requested = 0;
   auto request = [&] {
     if (requested < count) {
-      x_ring.request(x_ahead, ahead);
-      dy_ring.request(dy_ahead, ahead);
+      const bool is_last = has_last && requested == count - 1;
+      x_ring.request(x_ahead, ahead, is_last);
+      dy_ring.request(dy_ahead, ahead, is_last);
       with_residual<Config::kResidual>(params.dsum, [&] {
-        dsum_ring.request(dsum_ahead, ahead);
+        dsum_ring.request(dsum_ahead, ahead, is_last);
         dsum_ahead += dsum_step;
       });
       ahead = x_ring.next(ahead);

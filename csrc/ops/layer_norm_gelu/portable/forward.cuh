@@ -94,13 +94,15 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
   const Element* x_ahead = static_cast<const Element*>(params.x) + first * params.x_row_stride;
   Element* y = static_cast<Element*>(params.y) + first * params.cols;
   RingSlot ahead{0}, now{0};
+  const bool has_last = first + (count - 1) * step == params.rows - 1;
   int requested = 0;
   auto request = [&] {
     if (requested < count) {
-      ring.request(x_ahead, ahead);
+      const bool is_last = has_last && requested == count - 1;
+      ring.request(x_ahead, ahead, is_last);
       x_ahead += x_step;
       with_residual<Config::kResidual>(params.residual, [&] {
-        residual_ring.request(residual_ahead, ahead);
+        residual_ring.request(residual_ahead, ahead, is_last);
         residual_ahead += residual_step;
       });
       ahead = ring.next(ahead);

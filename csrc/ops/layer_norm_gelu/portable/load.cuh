@@ -111,8 +111,9 @@ class RowTile {
     return vec;
   }
 
-  /// Starts the copy of vector i to shared memory.
-  __device__ __forceinline__ void copy_vec(const Element* row, int i, uint4* to) const {
+  /// Starts the copy of vector i to shared memory. `is_last`: nothing of the matrix is behind this row.
+  __device__ __forceinline__ void copy_vec(const Element* row, int i, uint4* to,
+                                           [[maybe_unused]] bool is_last) const {
     if constexpr (kAccess == Access::kScalar) {
       *to = load_vec<false>(row, i).bits;
     } else if (owns(i, 0)) {
@@ -191,9 +192,9 @@ class RowRing {
         row_size_(Tile::kVecs * threads) {}
 
   /// Starts the copy of a row; commit_group follows once for all matrices.
-  __device__ __forceinline__ void request(const Element* row, RingSlot slot) {
+  __device__ __forceinline__ void request(const Element* row, RingSlot slot, bool is_last) {
 #pragma unroll
-    for (int i = 0; i < Tile::kVecs; ++i) tile_.copy_vec(row, i, shared_ + slot.at + i * 32);
+    for (int i = 0; i < Tile::kVecs; ++i) tile_.copy_vec(row, i, shared_ + slot.at + i * 32, is_last);
   }
   __device__ __forceinline__ void arrived(RingSlot slot) { tile_.arrived(shared_ + slot.at); }
 

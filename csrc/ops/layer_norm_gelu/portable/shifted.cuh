@@ -76,17 +76,18 @@ class RowTile<Element_, kVecs_, Access::kShifted, cuda::kWarpSize>
     return vec;
   }
 
-  /// Starts the copy of vector i. Nothing is read behind the row's end, which may be the matrix's.
-  __device__ __forceinline__ void copy_vec(const Element* row, int i, uint4* to) const {
+  /// Starts the copy of vector i. The matrix's last elements are read one by one: a copy of a part reads nothing more,
+  /// but compute-sanitizer takes it for 16 bytes, of which some would lie behind the matrix.
+  __device__ __forceinline__ void copy_vec(const Element* row, int i, uint4* to, bool is_last) const {
     if (skips(i)) return;
     const int left = cols_ - column(i, 0);
-    if (left >= kVecSize) {
-      cuda::ptx::cp_async_cg(to, row + column(i, 0));
-    } else if (left > 0) {
-      cuda::ptx::cp_async_cg_part(to, row + column(i, 0), static_cast<unsigned>(left) * sizeof(Element));
-    } else {
-      *to = make_uint4(0, 0, 0, 0);
-    }
+    if (left >= kVecSize) return cuda::ptx::cp_async_cg(to, row + column(i, 0));
+    if (left > 0 && !is_last)
+      return cuda::ptx::cp_async_cg_part(to, row + column(i, 0),
+                                         static_cast<unsigned>(left) * sizeof(Element));
+    *to = make_uint4(0, 0, 0, 0);
+#pragma unroll 1
+    for (int j = 0; j < left; ++j) reinterpret_cast<Element*>(to)[j] = row[column(i, j)];
   }
   /// Once a row's vectors are there, of which `first` is this thread's: removes what lies in front of the row.
   __device__ __forceinline__ void arrived(uint4* first) const {
