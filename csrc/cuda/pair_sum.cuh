@@ -158,7 +158,7 @@ class ClusterPairSum {
       storage_ = static_cast<uint32_t>(__cvta_generic_to_shared(&storage));
     }
     if (threadIdx.x == 0) {
-      for (int i = 0; i < kPairBuffers; ++i) ptx::mbarrier_init(barrier(i), kBlocks != 1 ? 1 : 2 * warps);
+      for (int i = 0; i < kPairBuffers; ++i) ptx::mbarrier_init(barrier(i), is_alone() ? 2 * warps : 1);
       ptx::fence_barrier_init();
     }
     if constexpr (kBlocks != 1) {
@@ -183,7 +183,7 @@ class ClusterPairSum {
   __device__ Ticket post(float lane_sum) {
     const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize, warps = blockDim.x / kWarpSize;
     const int ticket = next_++, buffer = ticket % kPairBuffers;
-    if constexpr (kBlocks != 1) {
+    if (!is_alone()) {
       const int sums = 2 * blocks() * warps;
       if (threadIdx.x == 0) ptx::mbarrier_arrive_expect_tx(barrier(buffer), sums * sizeof(float));
       if (lane < 2 * blocks()) {  // lanes 2 c and 2 c + 1 serve block c
@@ -217,6 +217,9 @@ class ClusterPairSum {
   }
 
  private:
+  /// One block stores to itself as any block does. To its own cluster's memory it could not: where a launch has no
+  /// clusters, st.async is an illegal instruction.
+  __device__ bool is_alone() const { return kBlocks == 1 || (kAny && blocks() == 1); }
   __device__ int all_sums() const { return 2 * blocks() * (local_size() / kWarpSize); }
   __device__ uint32_t slot_address(int buffer, int slot) const {
     const int of_buffer = kAny ? all_sums() : kMaxSums;

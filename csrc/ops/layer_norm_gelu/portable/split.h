@@ -109,14 +109,14 @@ bool is_packed_backward(int64_t rows, int64_t cols, bool aligned) {
                             k16Bit ? 0.65f : 0.80f);
 }
 
-/// Which rows are rather shifted (shifted.cuh), on GPUs that have clusters: those without whole vectors, from so many
-/// columns on that the first and the last vector do not matter. Rows with whole vectors are where no other kernel
-/// supports them.
+/// Which rows that are not packed are shifted (shifted.cuh), on GPUs that have clusters: those without whole vectors,
+/// with so many columns that the first and the last vector do not matter. Rows with whole vectors are where no other
+/// kernel supports them.
 template <class Element>
-bool is_shifted(int64_t cols, const RowSplit& split, int64_t most_packed) {
+bool is_shifted(int64_t cols, const RowSplit& split, int64_t too_few) {
   const bool is_split =
       split.access == Access::kScalar && (split.vecs > 0 || cols % cuda::kVecSize<Element> != 0);
-  return is_split && cols > most_packed;
+  return is_split && cols > too_few;
 }
 template <class Element>
 bool is_shifted_forward(int64_t cols, bool aligned) {

@@ -92,8 +92,7 @@ Plan plan_shifted(const Params& params, int waves) {
   plan.blocks = groups * best.blocks;
   plan.threads = best.threads;
   plan.shared_bytes = bytes(best.blocks, best.threads);
-  plan.cluster =
-      best.blocks;  // of one block, too: where a launch says no cluster, st.async is an illegal instruction
+  plan.cluster = best.blocks > 1 ? best.blocks : 0;
   plan.order = RowOrder{cuda::ceil_div(params.rows, groups), true, 0, 1.0f / static_cast<float>(params.cols)};
   plan.workspace_rows = groups > 1 ? groups : 0;
   return plan;
