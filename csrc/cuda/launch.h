@@ -52,6 +52,7 @@ struct PerBlockSize {
   int known[kMaxDevices][33];
 };
 int blocks_per_sm(const void* kernel, int threads, int shared_bytes, PerBlockSize& cache);
+/// 0 where such a cluster does not fit.
 int clusters_on_device(const void* kernel, int blocks, int threads, int shared_bytes, PerBlockSize& cache);
 
 /// Blocks of one kernel that are resident on an SM at once. Asked once per device, block size and `which`, for which
@@ -69,8 +70,22 @@ int blocks_per_sm(int threads, int shared_bytes, bool which = false) {
 template <auto kKernel>
 int clusters_on_device(int blocks, int threads, int shared_bytes, bool which = false) {
   static PerBlockSize caches[2];
+  const int clusters = clusters_on_device(reinterpret_cast<const void*>(kKernel), blocks, threads,
+                                          shared_bytes, caches[which]);
+  if (clusters == 0) fail("a cluster of blocks of %d threads does not fit", threads);
+  return clusters;
+}
+
+/// The same for clusters of 1 to 16 blocks, whose number may differ from call to call. 0 where they do not fit.
+template <auto kKernel>
+int clusters_of_any_size(int blocks, int threads, int shared_bytes) {
+  static PerBlockSize of_blocks[17];
+  if (blocks == 1) {
+    return blocks_per_sm(reinterpret_cast<const void*>(kKernel), threads, shared_bytes, of_blocks[1]) *
+           sm_count();
+  }
   return clusters_on_device(reinterpret_cast<const void*>(kKernel), blocks, threads, shared_bytes,
-                            caches[which]);
+                            of_blocks[blocks]);
 }
 
 /// How `rows` are cut into runs for the groups of a grid: `waves` times as many groups as are resident at

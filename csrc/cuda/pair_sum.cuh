@@ -4,16 +4,14 @@
 // costs. The order of the additions depends on the number of threads alone, so equal inputs give equal bits.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
-#include "cuda/reduce.cuh"
-
-#ifdef __CUDACC__
 #include "cuda/ptx/cluster.cuh"
+#include "cuda/ptx/dynamic_shared.cuh"
+#include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/mma_sync.cuh"
-#include "cuda/ptx/tma.cuh"
-#endif
+#include "cuda/reduce.cuh"
 
 namespace plab::cuda {
 
@@ -48,6 +46,9 @@ class LanePairSum {
   __device__ explicit LanePairSum(Storage&) {}
   __device__ int rank() const { return static_cast<int>(threadIdx.x) % kLanes; }
   __device__ int size() const { return kLanes; }
+  __device__ int local_size() const { return kLanes; }
+  __device__ int blocks() const { return 1; }
+  __device__ int dynamic_bytes() const { return 0; }
   __device__ int index() const {
     return static_cast<int>(blockIdx.x * (blockDim.x / kLanes) + threadIdx.x / kLanes);
   }
@@ -86,6 +87,10 @@ class BlockPairSum {
   __device__ explicit BlockPairSum(Storage& storage) : storage_(storage) {}
   __device__ int rank() const { return static_cast<int>(threadIdx.x); }
   __device__ int size() const { return static_cast<int>(blockDim.x); }
+  /// Threads of the group in this block, blocks of the group, and what it takes from the start of dynamic shared memory.
+  __device__ int local_size() const { return static_cast<int>(blockDim.x); }
+  __device__ int blocks() const { return 1; }
+  __device__ int dynamic_bytes() const { return 0; }
   __device__ int index() const { return static_cast<int>(blockIdx.x); }
   __device__ int first_index() const { return index(); }
   __device__ int count() const { return static_cast<int>(gridDim.x); }
@@ -121,53 +126,67 @@ class BlockPairSum {
   int next_ = 0;
 };
 
-#ifdef __CUDACC__
-
 /// The blocks of a cluster share the row, each a part of its columns; kBlocks = 1: one block, whose warps
-/// need not wait for each other between post and collect. Needs sm_90.
+/// need not wait for each other between post and collect; 0: as many blocks as the launch says, at most 16, whose sums
+/// are in dynamic shared memory because their number is not known to the compiler. Needs sm_90.
 template <int kBlocks_>
 class ClusterPairSum {
  public:
   static constexpr bool kIsWarp = false;
   static constexpr int kBlocks = kBlocks_;
   static constexpr int kLanes = kWarpSize;
+  static constexpr bool kAny = kBlocks == 0;
   static constexpr int kMaxSums = kBlocks * kWarpSize;  // of 16 warps a block
-  struct Storage {
-    float partial[kPairBuffers][kMaxSums];
+  struct InStatic {
     unsigned long long barrier[kPairBuffers];
+    float partial[kPairBuffers][kMaxSums > 0 ? kMaxSums : 1];
   };
+  struct InDynamic {};
+  using Storage = std::conditional_t<kAny, InDynamic, InStatic>;
+  static constexpr int kBarrierBytes = kPairBuffers * 8;
   using Ticket = int;
+  /// A multiple of 16.
+  static constexpr int dynamic_bytes(int blocks, int threads) {
+    return kAny ? kBarrierBytes + kPairBuffers * 2 * blocks * (threads / kWarpSize) * 4 : 0;
+  }
 
   __device__ explicit ClusterPairSum(Storage& storage) {
     const int warps = blockDim.x / kWarpSize;
-    storage_ = static_cast<uint32_t>(__cvta_generic_to_shared(&storage));
+    if constexpr (kAny) {
+      storage_ = static_cast<uint32_t>(__cvta_generic_to_shared(ptx::dynamic_shared()));
+    } else {
+      storage_ = static_cast<uint32_t>(__cvta_generic_to_shared(&storage));
+    }
     if (threadIdx.x == 0) {
-      for (int i = 0; i < kPairBuffers; ++i) ptx::mbarrier_init(barrier(i), kBlocks > 1 ? 1 : 2 * warps);
+      for (int i = 0; i < kPairBuffers; ++i) ptx::mbarrier_init(barrier(i), is_alone() ? 2 * warps : 1);
       ptx::fence_barrier_init();
     }
-    if constexpr (kBlocks > 1) {
+    if constexpr (kBlocks != 1) {
       ptx::cluster_sync();
     } else {
       __syncthreads();
     }
   }
   __device__ int rank() const {
-    return static_cast<int>(threadIdx.x + (kBlocks > 1 ? ptx::cluster_rank() * blockDim.x : 0));
+    return static_cast<int>(threadIdx.x + (kBlocks != 1 ? ptx::cluster_rank() * blockDim.x : 0));
   }
-  __device__ int size() const { return static_cast<int>(blockDim.x) * kBlocks; }
-  __device__ int index() const { return static_cast<int>(blockIdx.x) / kBlocks; }
+  __device__ int blocks() const { return kAny ? static_cast<int>(ptx::cluster_size()) : kBlocks; }
+  __device__ int local_size() const { return static_cast<int>(blockDim.x); }
+  __device__ int dynamic_bytes() const { return dynamic_bytes(blocks(), local_size()); }
+  __device__ int size() const { return local_size() * blocks(); }
+  __device__ int index() const { return static_cast<int>(blockIdx.x) / blocks(); }
   __device__ int first_index() const { return index(); }
-  __device__ int count() const { return static_cast<int>(gridDim.x) / kBlocks; }
+  __device__ int count() const { return static_cast<int>(gridDim.x) / blocks(); }
   __device__ bool leads() const { return true; }
   __device__ int local_rank() const { return static_cast<int>(threadIdx.x); }
 
   __device__ Ticket post(float lane_sum) {
     const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize, warps = blockDim.x / kWarpSize;
     const int ticket = next_++, buffer = ticket % kPairBuffers;
-    if constexpr (kBlocks > 1) {
-      const int sums = 2 * kBlocks * warps;
+    if (!is_alone()) {
+      const int sums = 2 * blocks() * warps;
       if (threadIdx.x == 0) ptx::mbarrier_arrive_expect_tx(barrier(buffer), sums * sizeof(float));
-      if (lane < 2 * kBlocks) {  // lanes 2 c and 2 c + 1 serve block c
+      if (lane < 2 * blocks()) {  // lanes 2 c and 2 c + 1 serve block c
         const int slot = 2 * (static_cast<int>(ptx::cluster_rank()) * warps + warp) + lane % 2;
         ptx::cluster_store_async(ptx::cluster_address(slot_address(buffer, slot), lane / 2), lane_sum,
                                  ptx::cluster_address(barrier(buffer), lane / 2));
@@ -180,11 +199,11 @@ class ClusterPairSum {
   }
   __device__ void collect(Ticket ticket, float& a, float& b) {
     const int buffer = ticket % kPairBuffers;
-    const int lane = threadIdx.x % kWarpSize, sums = 2 * kBlocks * (blockDim.x / kWarpSize);
+    const int lane = threadIdx.x % kWarpSize, sums = all_sums();
     ptx::mbarrier_wait(barrier(buffer), (ticket / kPairBuffers) % 2);
     float v = 0.0f;
-#pragma unroll
-    for (int first = 0; first < kMaxSums; first += kWarpSize) {
+#pragma unroll(kAny ? 4 : kBlocks)
+    for (int first = 0; first < (kAny ? sums : kMaxSums); first += kWarpSize) {
       if (first + lane < sums) v += ptx::load_shared_float(slot_address(buffer, first + lane));
     }
 #pragma unroll
@@ -194,21 +213,22 @@ class ClusterPairSum {
   }
   /// Before the block ends: others may still write to it.
   __device__ void finish() {
-    if constexpr (kBlocks > 1) ptx::cluster_sync();
+    if constexpr (kBlocks != 1) ptx::cluster_sync();
   }
 
  private:
+  /// One block stores to itself as any block does. To its own cluster's memory it could not: where a launch has no
+  /// clusters, st.async is an illegal instruction.
+  __device__ bool is_alone() const { return kBlocks == 1 || (kAny && blocks() == 1); }
+  __device__ int all_sums() const { return 2 * blocks() * (local_size() / kWarpSize); }
   __device__ uint32_t slot_address(int buffer, int slot) const {
-    return storage_ + (buffer * kMaxSums + slot) * static_cast<uint32_t>(sizeof(float));
+    const int of_buffer = kAny ? all_sums() : kMaxSums;
+    return storage_ + kBarrierBytes + (buffer * of_buffer + slot) * static_cast<uint32_t>(sizeof(float));
   }
-  __device__ uint32_t barrier(int buffer) const {
-    return storage_ + static_cast<uint32_t>(offsetof(Storage, barrier)) + buffer * 8;
-  }
+  __device__ uint32_t barrier(int buffer) const { return storage_ + buffer * 8; }
 
   uint32_t storage_;
   int next_ = 0;
 };
-
-#endif
 
 }  // namespace plab::cuda

@@ -67,7 +67,10 @@ def built(program: str, folder: Path, *options: str) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("op", "cases"), [("layer_norm_gelu", 20), ("layer_norm_gelu_packed", 20)])
+@pytest.mark.parametrize(
+    ("op", "cases"),
+    [("layer_norm_gelu", 20), ("layer_norm_gelu_packed", 20), ("layer_norm_gelu_shifted", 14)],
+)
 def test_layer_norm_gelu_agrees_with_double(op: str, cases: int, outcome: Outcome) -> None:
     lines = outcome(op).stdout.splitlines()
     assert len(lines) == cases
@@ -77,7 +80,7 @@ def test_layer_norm_gelu_agrees_with_double(op: str, cases: int, outcome: Outcom
         for what, error, bound in zip(("y", "dx", "dweight", "dbias"), errors, allowed, strict=True):
             assert float(error) < bound, f"{name}: {what} is off by {error}, allowed {bound:.2e}"
         if name.startswith("fp32"):  # where the mean's rounding shows: in one pass up to 1.4e-7
-            assert float(near_zero) < 2**-24, f"{name}: a small y is off by {near_zero}"
+            assert float(near_zero) < 1.25 * 2**-24, f"{name}: a small y is off by {near_zero}"
 
 
 @pytest.mark.slow
@@ -116,7 +119,14 @@ def test_the_wide_backward_agrees_with_double(outcome: Outcome) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "op", ["layer_norm_gelu", "layer_norm_gelu_packed", "attention_decode", "attention_cache"]
+    "op",
+    [
+        "layer_norm_gelu",
+        "layer_norm_gelu_packed",
+        "layer_norm_gelu_shifted",
+        "attention_decode",
+        "attention_cache",
+    ],
 )
 def test_kernels_have_no_races_in_shared_memory(op: str, outcome: Outcome) -> None:
     done = outcome(op, *(["quick"] if op == "attention_cache" else []))
@@ -139,20 +149,22 @@ ONE_OF_EACH = [
     ("bf16", 1000, "apart", "apart"),
     ("bf16", 1023, "packed", "packed"),
     ("bf16", 1024, "apart", "apart"),
-    ("bf16", 1025, "packed", "packed"),
+    ("bf16", 1025, "shifted", "shifted"),  # no whole vectors, and so long that it does not matter
     ("bf16", 1032, "packed", "apart"),
-    ("bf16", 2046, "packed", "packed"),
-    ("bf16", 2047, "packed", "apart"),  # eight rows are too large for a block of the backward
-    ("fp16", 2047, "apart", "apart"),  # its sums need more room
-    ("bf16", 2049, "apart", "apart"),
-    ("bf16", 4097, "apart", "apart"),
+    ("bf16", 2046, "shifted", "shifted"),
+    ("fp16", 2047, "shifted", "shifted"),
+    ("bf16", 8200, "apart", "apart"),  # whole vectors: shifted only where nothing else supports them
+    ("bf16", 65537, "shifted", "shifted"),
+    ("bf16", 131072, "apart", "apart"),
     ("fp32", 33, "packed", "packed"),
     ("fp32", 64, "packed", "packed"),
     ("fp32", 128, "apart", "apart"),  # divides evenly
     ("fp32", 264, "packed", "packed"),
+    ("fp32", 511, "packed", "packed"),
+    ("fp32", 513, "shifted", "packed"),
     ("fp32", 520, "apart", "packed"),
-    ("fp32", 1001, "packed", "apart"),
-    ("fp32", 1025, "apart", "apart"),
+    ("fp32", 1001, "shifted", "shifted"),
+    ("fp32", 1025, "shifted", "shifted"),
 ]
 
 
@@ -176,7 +188,7 @@ def test_packed_rows_leave_few_threads_idle(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     packed = [line.split("\t") for line in done.stdout.splitlines() if "packed" in line]
-    assert len(packed) > 4000
+    assert len(packed) > 2500
     for name, width, *ways in packed:
         for way in ways:
-            assert way == "apart" or int(way.split()[1]) >= 80, (name, width, ways)
+            assert way in ("apart", "shifted") or int(way.split()[1]) >= 80, (name, width, ways)

@@ -9,13 +9,16 @@ import pytest
 from sanitizer import assert_finds_nothing
 
 # A shape for every way to share a row: a warp, a block, a cluster, a long row; aligned and not; few rows and
-# more rows than blocks; and packed rows, which need 1024 rows: split and not, the last step with fewer rows.
+# more rows than blocks; packed rows, which need 1024 rows: split and not, the last step with fewer rows; and
+# shifted rows in blocks and in clusters, more of them than are on the GPU at once, and fewer.
 PROGRAM = """
 import torch
 from profiling_lab.ops import layer_norm_gelu, layer_norm_gelu_residual
 
+SHIFTED = ((1, 1025), (1700, 1031), (5, 2049), (300, 8193), (9, 8200), (9, 16385), (19, 65537), (3, 131071))
 SHAPES = ((3, 1), (9, 37), (300, 512), (70, 768), (40, 1000), (40, 1024), (300, 4096), (2, 4096), (40, 5120),
-          (20, 8192), (9, 12288), (9, 16384), (5, 32768), (3, 20000), (1030, 33), (1100, 520), (1025, 1025))
+          (20, 8192), (9, 12288), (9, 16384), (5, 32768), (3, 20000), (1030, 33), (1100, 520), (1025, 1001),
+          *SHIFTED)
 for dtype in (torch.bfloat16, torch.float32, torch.float16):
     for rows, d in SHAPES:
         if dtype == torch.float16 and rows < 1024:

@@ -13,6 +13,13 @@ __device__ __forceinline__ uint32_t cluster_rank() {
   return rank;
 }
 
+/// Blocks of this cluster; 1 where a kernel is launched without clusters.
+__device__ __forceinline__ uint32_t cluster_size() {
+  uint32_t size;
+  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
+  return size;
+}
+
 /// The address that `shared`, of this block, has in block `rank` of the cluster.
 __device__ __forceinline__ uint32_t cluster_address(uint32_t shared, uint32_t rank) {
   uint32_t address;

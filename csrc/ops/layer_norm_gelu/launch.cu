@@ -21,9 +21,15 @@ Plan plan_forward(const ForwardParams& params) {
     if (portable::is_packable<Element>(params) &&
         portable::is_packed_forward<Element>(params.rows, params.cols, portable::is_aligned<Element>(params)))
       plan = portable::plan_forward_packed(params);
+#ifdef PLAB_HAS_SM90A
+    if (plan.kernel == nullptr &&
+        portable::is_shifted_forward<Element>(params.cols, portable::is_aligned<Element>(params)))
+      plan = sm90::plan_forward_shifted<Element>(params);
+#endif
     if (plan.kernel == nullptr) plan = portable::plan_forward<Element>(params);
 #ifdef PLAB_HAS_SM90A
     if (plan.kernel == nullptr) plan = sm90::plan_forward<Element>(params);
+    if (plan.kernel == nullptr) plan = sm90::plan_forward_shifted<Element>(params);
 #endif
     return plan.kernel != nullptr ? plan : portable::plan_forward_long<Element>(params);
   });
@@ -74,9 +80,15 @@ Plan plan_backward(const BackwardParams& params) {
         portable::is_packed_backward<Element>(params.rows, params.cols,
                                               portable::is_aligned<Element>(params)))
       plan = portable::plan_backward_packed(params);
+#ifdef PLAB_HAS_SM90A
+    if (plan.kernel == nullptr && portable::is_shifted_backward<Element>(
+                                      params.rows, params.cols, portable::is_aligned<Element>(params)))
+      plan = sm90::plan_backward_shifted<Element>(params);
+#endif
     if (plan.kernel == nullptr) plan = portable::plan_backward<Element>(params);
 #ifdef PLAB_HAS_SM90A
     if (plan.kernel == nullptr) plan = sm90::plan_backward_long<Element>(params);
+    if (plan.kernel == nullptr) plan = sm90::plan_backward_shifted<Element>(params);
 #endif
     return plan.kernel != nullptr ? plan : portable::plan_backward_long<Element>(params);
   });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How layer_norm_gelu takes rows of the widths given, aligned and many (portable/split.h): for each and each element
-// type a line with forward and backward. Packed rows have the part of their threads' vectors that is in use behind it,
+// How layer_norm_gelu takes rows of the widths given, aligned and many, on Hopper (portable/split.h): for each and each
+// element type a line with forward and backward. Packed rows have the part of their threads' vectors that is in use behind it,
 // and stop the program if a step is larger than its block.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -46,9 +46,13 @@ void say(const char* name, int64_t cols) {
   const bool is_aligned = cols % plab::cuda::kVecSize<Element> == 0;
   using Forward = PackedForwardConfig<Element, kSplit, GeluForm::kErf>;
   using Backward = PackedBackwardConfig<Element, kSplit, GeluForm::kErf>;
-  std::printf("%s\t%d\t%s\t%s\n", name, static_cast<int>(cols),
-              text<Forward>(is_packed_forward<Element>(kRows, cols, is_aligned), cols).c_str(),
-              text<Backward>(is_packed_backward<Element>(kRows, cols, is_aligned), cols).c_str());
+  const auto forward = is_shifted_forward<Element>(cols, is_aligned)
+                           ? "shifted"
+                           : text<Forward>(is_packed_forward<Element>(kRows, cols, is_aligned), cols);
+  const auto backward = is_shifted_backward<Element>(kRows, cols, is_aligned)
+                            ? "shifted"
+                            : text<Backward>(is_packed_backward<Element>(kRows, cols, is_aligned), cols);
+  std::printf("%s\t%d\t%s\t%s\n", name, static_cast<int>(cols), forward.c_str(), backward.c_str());
 }
 
 template <class Element>

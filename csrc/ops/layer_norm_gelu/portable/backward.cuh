@@ -12,7 +12,7 @@
 // Flops     about 40 per element.
 // Roof      memory: an H200 feeds 0.71e12 bf16 elements/s, 42 instruction slots for each; README.md counts
 //           ours.
-// Contract  layer_norm_gelu.h; kExact and kVector: rows start at 16 bytes and d is a multiple of a vector.
+// Contract  as in forward.cuh.
 #pragma once
 
 #include "cuda/math.cuh"
@@ -65,21 +65,22 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
   using Tile = typename Config::Tile;
   using Element = typename Config::Element;
   // Saves two instructions compared with the exactly cancelling form, for the 16-bit rows that profit from it.
-  constexpr bool kMultipliedOut = sizeof(Element) == 2 && Tile::kAccess == Access::kExact;
+  constexpr bool kMultipliedOut =
+      sizeof(Element) == 2 && (Tile::kAccess == Access::kExact || Tile::kAccess == Access::kShifted);
   static __shared__ typename Config::Group::Storage storage;
-  float4* shared = cuda::ptx::dynamic_shared();
   typename Config::Group group(storage);
-  const Tile tile(static_cast<int>(params.cols), group.rank(), group.size());
+  float4* shared = cuda::ptx::dynamic_shared() + group.dynamic_bytes() / 16;
   const float inverse_cols = order.inverse_cols;
 
   const int64_t first = order.interleaved ? group.index() : group.index() * order.rows_per_group;
+  const Tile tile =
+      tile_of<Tile>(group, params.cols, static_cast<const Element*>(params.x) + first * params.x_row_stride);
   const int64_t step = order.interleaved ? group.count() : 1;
   const int64_t left = order.interleaved ? (params.rows - first + step - 1) / step : params.rows - first;
   const bool whole = order.interleaved || left < order.rows_per_group;
   const int count = static_cast<int>(whole ? left : order.rows_per_group);
 
-  char* memory =
-      reinterpret_cast<char*>(shared) + Config::weight_bytes(group.size() / Config::Group::kBlocks);
+  char* memory = reinterpret_cast<char*>(shared) + Config::weight_bytes(group.local_size());
   typename Config::Ring x_ring(tile, memory, threadIdx.x, blockDim.x);
   memory += Config::Ring::shared_bytes(blockDim.x);
   typename Config::Ring dy_ring(tile, memory, threadIdx.x, blockDim.x);
@@ -100,13 +101,15 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
   const float* rstd_next = static_cast<const float*>(params.rstd) + first;
 
   RingSlot ahead{0}, now{0}, read{0};
+  const bool has_last = first + (count - 1) * step == params.rows - 1;
   int requested = 0;
   auto request = [&] {
     if (requested < count) {
-      x_ring.request(x_ahead, ahead);
-      dy_ring.request(dy_ahead, ahead);
+      const bool is_last = has_last && requested == count - 1;
+      x_ring.request(x_ahead, ahead, is_last);
+      dy_ring.request(dy_ahead, ahead, is_last);
       with_residual<Config::kResidual>(params.dsum, [&] {
-        dsum_ring.request(dsum_ahead, ahead);
+        dsum_ring.request(dsum_ahead, ahead, is_last);
         dsum_ahead += dsum_step;
       });
       ahead = x_ring.next(ahead);
@@ -142,6 +145,8 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
   // dH of the next row, the sums for dW and dB, and this thread's part of the row's two sums.
   auto first_part = [&](Floats& dh, [[maybe_unused]] Kept& kept, Row& row) -> Ticket {
     cuda::ptx::cp_async_wait_group<Config::kStages - 2>();
+    x_ring.arrived(read);
+    dy_ring.arrived(read);
     row = ahead_row;
     if (++loaded < count) load_row();
     weights.next_row();
@@ -149,13 +154,14 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
     const float offset = -row.mean * row.rstd;
 #pragma unroll
     for (int i = 0; i < Tile::kVecs; ++i) {
+      if (tile.skips(i)) continue;
       float w[Tile::kVecSize], b[Tile::kVecSize], x[Tile::kVecSize], dy[Tile::kVecSize];
       cuda::unpack(x_ring.vec(read, i), x);
       cuda::unpack(dy_ring.vec(read, i), dy);
       weights.get(i, w, b);
 #pragma unroll
       for (int j = 0; j < Tile::kVecSize; ++j) {
-        // Beyond the row's end dY is zero, and so is all that follows from it.
+        // Where dY is not the row's it is zero, and so is all that follows from it.
         const float h = kMultipliedOut ? fmaf(x[j], row.rstd, offset) : (x[j] - row.mean) * row.rstd;
         const float z = fmaf(h, w[j], b[j]);
         float dz;
@@ -187,6 +193,7 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
     const float shift_of_x = fmaf(-row.mean, slope_of_x, shift * scale);
 #pragma unroll
     for (int i = 0; i < Tile::kVecs; ++i) {
+      if (tile.skips(i)) continue;
       float f[Tile::kVecSize];
       if constexpr (!kKeepsH) cuda::unpack(x_ring.vec(now, i), f);
       [[maybe_unused]] float dsum[Tile::kVecSize];
@@ -250,7 +257,7 @@ __global__ void __launch_bounds__(Config::kResidentThreads)
       for (int e = 0; e < Tile::kElements; ++e) sums[e / Tile::kVecSize][e % Tile::kVecSize] *= 0.5f;
     }
     if (params.partial == nullptr) return store_sums(tile, sums, static_cast<Element*>(whole));
-    const int64_t unit = blockIdx.x / Config::Group::kBlocks;
+    const int64_t unit = blockIdx.x / static_cast<unsigned>(group.blocks());
     store_sums(tile, sums, static_cast<float*>(params.partial) + 2 * unit * params.cols + of_partial);
   };
   store(dweight, params.dweight, 0);

@@ -46,6 +46,7 @@ __device__ __forceinline__ void finish_row(const typename Config::Tile& tile, co
   if (kMayBeFar && s.centred) {
 #pragma unroll kFarUnroll
     for (int i = 0; i < Tile::kVecs; ++i) {
+      if (tile.skips(i)) continue;
       weights.reload(i, weight, bias);
       finish_vec<Config, true>(tile, ring.vec(slot, i), i, s, weight, bias, y);
     }
@@ -53,6 +54,7 @@ __device__ __forceinline__ void finish_row(const typename Config::Tile& tile, co
   }
 #pragma unroll
   for (int i = 0; i < Tile::kVecs; ++i) {
+    if (tile.skips(i)) continue;
     weights.get(i, weight, bias);
     finish_vec<Config, !kMayBeFar>(tile, ring.vec(slot, i), i, s, weight, bias, y);
   }
@@ -83,7 +85,9 @@ template <class Tile, class Out>
 __device__ void store_sums(const Tile& tile, const typename Tile::Floats& sums, Out* row) {
 #pragma unroll
   for (int i = 0; i < Tile::kVecs; ++i) {
-    if constexpr (Tile::kAccess != Access::kScalar && std::is_same_v<Out, float>) {
+    constexpr bool kWholeVecs = Tile::kAccess == Access::kExact || Tile::kAccess == Access::kVector;
+    if (tile.skips(i)) continue;
+    if constexpr (kWholeVecs && std::is_same_v<Out, float>) {
 #pragma unroll
       for (int j = 0; j < Tile::kVecSize; j += 4) {
         if (tile.owns(i, 0))

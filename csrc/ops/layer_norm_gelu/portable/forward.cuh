@@ -11,7 +11,8 @@
 // Flops     about 30 per element.
 // Roof      memory: an H200 feeds 1.07e12 bf16 elements/s, which leaves 28 instruction slots for each;
 //           README.md counts ours.
-// Contract  layer_norm_gelu.h; kExact and kVector: rows start at 16 bytes and d is a multiple of a vector.
+// Contract  layer_norm_gelu.h; kExact and kVector: rows start at 16 bytes and d is a multiple of a vector. kShifted, of
+//           forward_kernel alone: no gaps between rows, and the matrices start at 16 bytes.
 #pragma once
 
 #include "cuda/pair_sum.cuh"
@@ -33,6 +34,7 @@ struct ForwardConfig {
   using Element = typename Tile::Element;
   using Ring = RowRing<Tile, kStages_>;
   using WeightsOfRow = WeightStore<Tile, kWeights_>;
+  static constexpr int kResidentThreads = kResidentThreads_;
   static constexpr int kMaxBlock = kResidentThreads_ > 1024 ? 512 : kResidentThreads_;
   static constexpr int kMinBlocks = kResidentThreads_ / kMaxBlock;
   static constexpr int kStages = kStages_;
@@ -61,13 +63,14 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
   using Tile = typename Config::Tile;
   using Element = typename Config::Element;
   static __shared__ typename Config::Group::Storage storage;
-  float4* shared = cuda::ptx::dynamic_shared();
   typename Config::Group group(storage);
-  const Tile tile(static_cast<int>(params.cols), group.rank(), group.size());
+  float4* shared = cuda::ptx::dynamic_shared() + group.dynamic_bytes() / 16;
   const float inverse_cols = order.inverse_cols;
   const float eps = static_cast<float>(params.eps);
 
   const int64_t first = order.interleaved ? group.index() : group.index() * order.rows_per_group;
+  const Tile tile =
+      tile_of<Tile>(group, params.cols, static_cast<const Element*>(params.x) + first * params.x_row_stride);
   const int64_t step = order.interleaved ? group.count() : 1;
   const int64_t left = order.interleaved ? (params.rows - first + step - 1) / step : params.rows - first;
   const bool whole = order.interleaved || left < order.rows_per_group;
@@ -75,7 +78,7 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
   if (count <= 0 && Config::Group::kIsWarp && Config::kWeights != Weights::kShared) return;
 
   char* memory = reinterpret_cast<char*>(shared);
-  memory += Config::weight_bytes(group.size() / Config::Group::kBlocks);
+  memory += Config::weight_bytes(group.local_size());
   typename Config::Ring ring(tile, memory, threadIdx.x, blockDim.x);
   typename Config::Ring residual_ring(tile, memory + Config::Ring::shared_bytes(blockDim.x), threadIdx.x,
                                       blockDim.x);
@@ -91,13 +94,15 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
   const Element* x_ahead = static_cast<const Element*>(params.x) + first * params.x_row_stride;
   Element* y = static_cast<Element*>(params.y) + first * params.cols;
   RingSlot ahead{0}, now{0};
+  const bool has_last = first + (count - 1) * step == params.rows - 1;
   int requested = 0;
   auto request = [&] {
     if (requested < count) {
-      ring.request(x_ahead, ahead);
+      const bool is_last = has_last && requested == count - 1;
+      ring.request(x_ahead, ahead, is_last);
       x_ahead += x_step;
       with_residual<Config::kResidual>(params.residual, [&] {
-        residual_ring.request(residual_ahead, ahead);
+        residual_ring.request(residual_ahead, ahead, is_last);
         residual_ahead += residual_step;
       });
       ahead = ring.next(ahead);
@@ -114,6 +119,7 @@ __global__ void __launch_bounds__(Config::kMaxBlock, Config::kMinBlocks)
 
   auto post = [&](RingSlot slot) {  // the next row, once it has arrived
     cuda::ptx::cp_async_wait_group<Config::kStages - 2>();
+    ring.arrived(slot);
     const auto ticket = post_first_sums<Config>(tile, group, ring, residual_ring, slot, inverse_cols,
                                                 params.residual, sum_next);
     sum_next += y_step;

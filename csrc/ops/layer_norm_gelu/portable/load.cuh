@@ -17,9 +17,10 @@ namespace plab::ops::layer_norm_gelu {
 
 /// How a thread reaches its elements.
 enum class Access {
-  kExact,   // 16-byte vectors that cover the row exactly: no bounds to check
-  kVector,  // 16-byte vectors, some of which lie beyond the row's end
-  kScalar,  // element by element: d or an address is not a multiple of 16 bytes
+  kExact,    // 16-byte vectors that cover the row exactly: no bounds to check
+  kVector,   // 16-byte vectors, some of which lie beyond the row's end
+  kScalar,   // element by element: d or an address is not a multiple of 16 bytes
+  kShifted,  // 16-byte vectors; the row's neighbours have elements in the first and in the last (shifted.cuh)
 };
 
 /// Whether the rows have a residual. kEither: the params say it, so that one kernel is compiled instead of two.
@@ -73,6 +74,9 @@ class RowTile {
     return column(i, j) < cols_;
   }
 
+  /// Whether a warp leaves out vector i, because the row has nothing there.
+  __device__ __forceinline__ static constexpr bool skips(int) { return false; }
+
   /// Where vector i lies: one address and a constant.
   template <class Pointer>
   __device__ __forceinline__ Pointer at(Pointer row, int i) const {
@@ -106,6 +110,20 @@ class RowTile {
     }
     return vec;
   }
+
+  /// Starts the copy of vector i to shared memory. `is_last`: nothing of the matrix is behind this row.
+  __device__ __forceinline__ void copy_vec(const Element* row, int i, uint4* to,
+                                           [[maybe_unused]] bool is_last) const {
+    if constexpr (kAccess == Access::kScalar) {
+      *to = load_vec<false>(row, i).bits;
+    } else if (owns(i, 0)) {
+      cuda::ptx::cp_async_cg(to, at(row, i));
+    } else {
+      *to = make_uint4(0, 0, 0, 0);
+    }
+  }
+  /// Called when a row's vectors are there, before they are read.
+  __device__ __forceinline__ void arrived(uint4*) const {}
 
   __device__ __forceinline__ void load(const Element* row, Packed& packed) const {
 #pragma unroll
@@ -143,6 +161,15 @@ class RowTile {
   unsigned first_, thread_, threads_;
 };
 
+/// The part of a thread of the group. `row`: one of the group's, in memory.
+template <class Tile, class Group>
+__device__ __forceinline__ Tile tile_of(const Group& group, int64_t cols, [[maybe_unused]] const void* row) {
+  if constexpr (Tile::kAccess == Access::kShifted)
+    return Tile(static_cast<int>(cols), group.rank(), group.size(), row);
+  else
+    return Tile(static_cast<int>(cols), group.rank(), group.size());
+}
+
 /// Where a row lies in the ring, counted in 16-byte vectors.
 struct RingSlot {
   int at;
@@ -165,18 +192,11 @@ class RowRing {
         row_size_(Tile::kVecs * threads) {}
 
   /// Starts the copy of a row; commit_group follows once for all matrices.
-  __device__ __forceinline__ void request(const Element* row, RingSlot slot) {
+  __device__ __forceinline__ void request(const Element* row, RingSlot slot, bool is_last) {
 #pragma unroll
-    for (int i = 0; i < Tile::kVecs; ++i) {
-      if constexpr (Tile::kAccess == Access::kScalar) {
-        shared_[slot.at + i * 32] = tile_.template load_vec<false>(row, i).bits;
-      } else if (tile_.owns(i, 0)) {
-        cuda::ptx::cp_async_cg(shared_ + slot.at + i * 32, tile_.at(row, i));
-      } else {
-        shared_[slot.at + i * 32] = make_uint4(0, 0, 0, 0);
-      }
-    }
+    for (int i = 0; i < Tile::kVecs; ++i) tile_.copy_vec(row, i, shared_ + slot.at + i * 32, is_last);
   }
+  __device__ __forceinline__ void arrived(RingSlot slot) { tile_.arrived(shared_ + slot.at); }
 
   __device__ __forceinline__ cuda::Vec<Element> vec(RingSlot slot, int i) const {
     return {shared_[slot.at + i * 32]};

@@ -109,4 +109,24 @@ bool is_packed_backward(int64_t rows, int64_t cols, bool aligned) {
                             k16Bit ? 0.65f : 0.80f);
 }
 
+/// Which rows that are not packed are shifted (shifted.cuh), on GPUs that have clusters: those without whole vectors,
+/// with so many columns that the first and the last vector do not matter. Rows with whole vectors are where no other
+/// kernel supports them.
+template <class Element>
+bool is_shifted(int64_t cols, const RowSplit& split, int64_t too_few) {
+  const bool is_split =
+      split.access == Access::kScalar && (split.vecs > 0 || cols % cuda::kVecSize<Element> != 0);
+  return is_split && cols > too_few;
+}
+template <class Element>
+bool is_shifted_forward(int64_t cols, bool aligned) {
+  return is_shifted<Element>(cols, split_forward_row<Element>(cols, aligned),
+                             sizeof(Element) == 2 ? 1024 : 512);
+}
+template <class Element>
+bool is_shifted_backward(int64_t rows, int64_t cols, bool aligned) {
+  return is_shifted<Element>(cols, split_backward_row<Element>(rows, cols, aligned),
+                             sizeof(Element) == 2 ? 1024 : 768);
+}
+
 }  // namespace plab::ops::layer_norm_gelu::portable

@@ -86,6 +86,7 @@ __device__ __forceinline__ typename Config::Group::Ticket post_first_sums(
   typename Config::FirstPass sums(Config::kTwoPasses ? inverse_cols : 0.0f);
 #pragma unroll
   for (int i = 0; i < Config::Tile::kVecs; ++i) {
+    if (tile.skips(i)) continue;
     cuda::Vec<typename Config::Element> vec = ring.vec(slot, i);
     with_residual<Config::kResidual>(given_residual, [&] {
       vec = cuda::add(vec, residual.vec(slot, i));
@@ -116,7 +117,9 @@ __device__ __forceinline__ RowStatistics statistics(const typename Config::Tile&
   }
   Moments<Tile> centred(mean);
 #pragma unroll
-  for (int i = 0; i < Tile::kVecs; ++i) centred.add(tile, i, ring.vec(slot, i));
+  for (int i = 0; i < Tile::kVecs; ++i) {
+    if (!tile.skips(i)) centred.add(tile, i, ring.vec(slot, i));
+  }
   float rest, rest_squares;
   group.collect(group.post(centred.warp_sum()), rest, rest_squares);
   return two_pass_statistics<Config::kTwoPasses>(mean, rest * inverse_cols, rest_squares * inverse_cols, eps);

@@ -2,7 +2,8 @@
 // Kernels whose blocks work together as a cluster.
 //
 // Long rows: each block has a part of the columns, and the row's sums travel through the blocks' shared
-// memory. The kernels are those of portable/forward.cuh and backward.cuh.
+// memory. The kernels are those of portable/forward.cuh and backward.cuh. Shifted rows (shifted.cuh): clusters of 1 to
+// 16 blocks.
 //
 // A few rows, backward: a single kernel. Only latency counts here, and a second kernel for the sums over rows
 // would cost a third of it.
@@ -11,7 +12,8 @@
 //           the block's shared memory, where the other blocks of the cluster read them. Each block adds a
 //           part of the columns over all blocks, in block order.
 // Bytes     as backward.cuh, and 8 d per block through shared memory.
-// Contract  layer_norm_gelu.h; rows start at 16 bytes, and the vectors of the block's threads are the row.
+// Contract  layer_norm_gelu.h; rows start at 16 bytes, and the vectors of the block's threads are the row; but for
+//           shifted rows.
 //
 // Compiled once per element type, like portable/forward.cu.
 #include "cuda/launch.h"
@@ -22,6 +24,7 @@
 #include "ops/layer_norm_gelu/portable/backward.cuh"
 #include "ops/layer_norm_gelu/portable/forward.cuh"
 #include "ops/layer_norm_gelu/portable/launch.cuh"
+#include "ops/layer_norm_gelu/sm90/shifted.cuh"
 #include "ops/layer_norm_gelu/sm90/sm90.h"
 
 namespace plab::ops::layer_norm_gelu::sm90 {
@@ -204,10 +207,12 @@ Plan plan_backward_typed(const BackwardParams& params) {
   return is_better ? plan_backward_in_clusters<Element, kForm, kResidual>(params) : Plan{};
 }
 
+bool has_clusters() { return cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) == 9; }
+
 /// function.operator()<kForm, kResidual>() on a GPU that has clusters.
 template <class Function>
 Plan dispatch(GeluForm form, bool has_residual, Function&& function) {
-  if (cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) != 9) return {};
+  if (!has_clusters()) return {};
   return portable::dispatch_form(form, has_residual, function);
 }
 
@@ -235,6 +240,22 @@ Plan plan_backward_long(const BackwardParams& params) {
   });
 }
 
+template <class Element>
+Plan plan_forward_shifted(const ForwardParams& params) {
+  using Config = ShiftedForward<Element>;
+  if (params.form != GeluForm::kErf || !portable::is_packable<Element>(params) || !has_clusters()) return {};
+  return plan_shifted<Config, forward_kernel<Config>>(params, 4);
+}
+
+template <class Element>
+Plan plan_backward_shifted(const BackwardParams& params) {
+  using Config = ShiftedBackward<Element>;
+  if (params.form != GeluForm::kErf || !portable::is_packable<Element>(params) || !has_clusters()) return {};
+  return plan_shifted<Config, backward_kernel<Config>>(params, 4);
+}
+
+template Plan plan_forward_shifted<PLAB_ELEMENT>(const ForwardParams& params);
+template Plan plan_backward_shifted<PLAB_ELEMENT>(const BackwardParams& params);
 template Plan plan_forward<PLAB_ELEMENT>(const ForwardParams& params);
 template Plan plan_backward<PLAB_ELEMENT>(const BackwardParams& params);
 template Plan plan_backward_long<PLAB_ELEMENT>(const BackwardParams& params);

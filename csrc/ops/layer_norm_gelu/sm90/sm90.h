@@ -18,4 +18,10 @@ Plan plan_backward(const BackwardParams& params);
 template <class Element>
 Plan plan_backward_long(const BackwardParams& params);
 
+/// Rows that lie without gaps, in matrices that start at 16 bytes (portable/shifted.cuh). Erf form and no residual.
+template <class Element>
+Plan plan_forward_shifted(const ForwardParams& params);
+template <class Element>
+Plan plan_backward_shifted(const BackwardParams& params);
+
 }  // namespace plab::ops::layer_norm_gelu::sm90

@@ -22,7 +22,9 @@ inline std::uint32_t shared_address(const void*) { return on_cpu::rank * kRegion
 
 template <class T>
 T& at(std::uint32_t address) {
-  if (address % alignof(T) != 0 || address + sizeof(T) > cluster_memory.size()) std::abort();
+  if (address % alignof(T) != 0) std::abort();
+  if (address >= on_cpu::kDynamic) return *static_cast<T*>(on_cpu::of_dynamic_address(address));
+  if (address + sizeof(T) > cluster_memory.size()) std::abort();
   return *reinterpret_cast<T*>(cluster_memory.data() + address);
 }
 
