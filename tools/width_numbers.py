@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""layer_norm_gelu over the width of its rows, from benchmarks/results: the picture and the table of its page.
+"""layer_norm_gelu over the width of its rows, from benchmarks/results: the picture and the tables of its page.
 
 python tools/width_numbers.py            # rewrites docs/notebook/layer_norm_gelu_widths.svg and .md
 python tools/width_numbers.py --check    # exit code 1 if they are not what the results say
@@ -17,12 +17,16 @@ sys.path.insert(0, str(REPO / "benchmarks"))
 from svg_charts import Line, Panel, Point, draw_panels, short  # noqa: E402
 
 RESULTS = REPO / "benchmarks" / "results" / "layer_norm_gelu_widths.jsonl"
+LIMITS = RESULTS.with_name("layer_norm_gelu_limits.jsonl")
 PAGE = REPO / "docs" / "notebook" / "layer_norm_gelu_widths.md"
 PICTURE = PAGE.with_suffix(".svg")
 BEGIN, END = "<!-- figures: tools/width_numbers.py -->", "<!-- end of figures -->"
+BEGIN_LIMITS = "<!-- limits: tools/width_numbers.py -->"
 BEGIN_CHANGE = "<!-- before and after: tools/width_numbers.py -->"
 ALL_WIDTHS, CHANGE = "NVIDIA H200", "NVIDIA H100 80GB HBM3"
 """The GPU on which all widths were measured, and the one with the kernels of before next to those of now."""
+
+LEAST_SHARE = 0.1
 
 GOALS = {
     ("forward", True): 0.85, ("backward", True): 0.80, ("forward", False): 0.70, ("backward", False): 0.60
@@ -82,10 +86,10 @@ def names(widths: list[int], shares: dict[int, float]) -> str:
     return ", ".join(f"{short(d)} ({shares[d]:.2f})" for d in sorted(widths)) or "none"
 
 
-def machine(facts: dict[str, str]) -> str:
+def machine(facts: dict[str, str], results: Path = RESULTS) -> str:
     return (
         f"{facts['gpu']}, driver {facts['driver']}, torch {facts['torch']}, {facts['date'][:10]}, commit "
-        f"{facts['git'][:7]} ([lines](../../benchmarks/results/layer_norm_gelu_widths.jsonl)):"
+        f"{facts['git'][:7]} ([lines](../../benchmarks/results/{results.name})):"
     )
 
 
@@ -128,6 +132,33 @@ def change() -> list[str]:
     return out
 
 
+def limits() -> list[str]:
+    """Of each kernel of LEAST_SHARE of its pass and more."""
+    kernels: dict[tuple[str, int, str, str], dict[str, float]] = defaultdict(dict)
+    for text in LIMITS.read_text().splitlines():
+        facts = json.loads(text)
+        case = facts["case"]
+        direction = "forward" if "forward" in case["kernel"] else "backward"
+        kernels[case["dtype"], case["d"], direction, case["kernel"]][facts["metric"]] = facts["value"]
+    passes: dict[tuple[str, int, str], float] = defaultdict(float)
+    for (*which, _), values in kernels.items():
+        passes[which[0], which[1], which[2]] += values["time"]
+    columns = ("memory", "issue", "loads_and_stores", "instructions")
+    out = [
+        machine(facts, LIMITS),
+        "",
+        "| | kernel | time | memory | issue | loads and stores | instructions for an element |",
+        "|" + " --- |" * 7,
+    ]
+    for (dtype, d, direction, kernel), values in kernels.items():
+        if values["time"] < LEAST_SHARE * passes[dtype, d, direction]:
+            continue
+        shares = [f"{values[column]:.0f} %" for column in columns[:-1]]
+        cells = [f"{direction}, {dtype}, d = {d}", f"`{kernel}`", f"{values['time'] / 1e3:.0f} us", *shares]
+        out.append("| " + " | ".join([*cells, f"{values[columns[-1]]:.0f}"]) + " |")
+    return out
+
+
 def with_lines(page: str, begin: str, lines: list[str]) -> str:
     """The page with what is between `begin` and the next END replaced."""
     before, rest = page.split(begin)
@@ -138,6 +169,7 @@ def main() -> int:
     facts, found = read(ALL_WIDTHS)
     text, drawn = PAGE.read_text(), picture(found, facts)
     new = with_lines(with_lines(text, BEGIN, figures()), BEGIN_CHANGE, change())
+    new = with_lines(new, BEGIN_LIMITS, limits())
     if "--check" in sys.argv[1:]:
         return int(new != text or drawn != PICTURE.read_text())
     PAGE.write_text(new)
