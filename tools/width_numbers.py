@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""layer_norm_gelu over the width of its rows, from benchmarks/results: the picture and the tables of its page.
+"""layer_norm_gelu over the width of its rows, from benchmarks/results: the picture and tables of its page.
 
 python tools/width_numbers.py            # rewrites docs/notebook/layer_norm_gelu_widths.svg and .md
 python tools/width_numbers.py --check    # exit code 1 if they are not what the results say
