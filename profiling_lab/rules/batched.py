@@ -15,7 +15,7 @@ import numpy.typing as npt
 from profiling_lab.analysis.critical_path.savings import Saving
 from profiling_lab.rules.small_grids import filled
 from profiling_lab.rules.view import F64, Mask, View
-from profiling_lab.trace.columns import I32, I64
+from profiling_lab.trace.columns import I32, I64, numbered
 from profiling_lab.trace.stacks import Stacks
 
 _MODULE, _CALL = ("torch/nn/modules/module.py",), ("_call_impl",)
@@ -61,16 +61,16 @@ def _times_in_a_row(view: View, rows: I64, over_waits: bool) -> F64:
 
 def _count(*keys: npt.NDArray[np.integer]) -> I64:
     """Per row how many have the same keys."""
-    _, number, count = np.unique(np.stack(keys), axis=1, return_inverse=True, return_counts=True)
-    return np.asarray(count[number.reshape(-1)], dtype=np.int64)
+    number = numbered(*keys)
+    return np.bincount(number)[number]
 
 
 def _most(value: I64, *keys: npt.NDArray[np.integer]) -> I64:
     """Per row the largest value of those with the same keys."""
-    groups, number = np.unique(np.stack(keys), axis=1, return_inverse=True)
-    most = np.full(groups.shape[1], np.iinfo(np.int64).min)
-    np.maximum.at(most, number.reshape(-1), value)
-    return most[number.reshape(-1)]
+    number = numbered(*keys)
+    most = np.full(int(number.max(initial=-1)) + 1, np.iinfo(np.int64).min)
+    np.maximum.at(most, number, value)
+    return most[number]
 
 
 def _in_modules(stacks: Stacks, own_row: I32) -> Mask:

@@ -270,12 +270,18 @@ def full(size: int, value: int, dtype: Any = np.int64) -> npt.NDArray[Any]:
     return np.full(size, value, dtype=dtype)
 
 
-def combined(*columns: npt.NDArray[np.integer]) -> tuple[I32, list[tuple[int, ...]]]:
-    """A number per distinct combination, and the combinations."""
+def numbered(*columns: npt.NDArray[np.integer]) -> I32:
+    """Number the distinct combinations 0 .. n-1 in order of appearance: a number per row."""
     number = np.zeros(len(columns[0]), dtype=np.int32)
     for column in columns:
         local, distinct = dense(np.asarray(column, dtype=np.int64))
         number, _ = dense(number.astype(np.int64) * (len(distinct) + 1) + local)
+    return number
+
+
+def combined(*columns: npt.NDArray[np.integer]) -> tuple[I32, list[tuple[int, ...]]]:
+    """A number per distinct combination, and the combinations."""
+    number = numbered(*columns)
     size = int(number.max(initial=-1)) + 1
     first = np.zeros(size, dtype=np.int64)
     first[number[::-1]] = np.arange(len(number))[::-1]
