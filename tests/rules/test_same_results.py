@@ -132,6 +132,11 @@ def test_silent_where_another_line_changes_what_is_read(judge: Judge, changes: s
     method = program(inner="return self.statistics()").source(FILE, 31, "mean = self.prompts.mean()")
     assert judge(RULE, method.source(FILE, 6, changes)) == _nothing(judge), "the method reads it"
     assert len(judge(RULE, method.source(FILE, 6, "self.other = new(rows)"))) == 1
+    deeper = program(
+        lambda made, step: made.launch("gemm", 20_000, stack=f"{MAIN}{CALLS}{KEPT}{BODY} > {FILE}:41 f")
+    )
+    deeper.source(FILE, 31, "mean = f(self.prompts)").source(FILE, 41, "return x.mean()")
+    assert judge(RULE, deeper.source(FILE, 6, changes)) == _nothing(judge), "a function within gets it"
 
 
 @pytest.mark.parametrize(
