@@ -15,7 +15,7 @@ from profiling_lab.analysis.device_spans import recorded
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.records import dataclass
 from profiling_lab.rules.view import View
-from profiling_lab.trace.columns import I64, unique
+from profiling_lab.trace.columns import I32, I64, unique
 
 
 def gpu_time(view: View, rows: npt.NDArray[np.integer], part_ns: I64 | None = None) -> int:
@@ -40,6 +40,14 @@ def within_recording(view: View, start_ns: I64, end_ns: I64) -> int:
     """The total length of these intervals within the recorded GPU activity, overlaps counted once."""
     together, looked_at = Busy.of(start_ns, end_ns), Busy(*recorded(view.trace))
     return int(looked_at.busy_within(together.start_ns, together.end_ns).sum())
+
+
+def idle_within(view: View, process: I32, start_ns: I64, end_ns: I64) -> I64:
+    """How long no GPU of its process worked in each of these intervals."""
+    idle_ns = end_ns - start_ns
+    for number, mine in grouped(np.arange(len(start_ns)), process):
+        idle_ns[mine] -= view.processes[number].busy_within(start_ns[mine], end_ns[mine])
+    return idle_ns
 
 
 @dataclass(frozen=True, slots=True)

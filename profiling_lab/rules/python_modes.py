@@ -15,10 +15,11 @@ import numpy as np
 from profiling_lab.analysis.critical_path.kinds import HOST_CODE
 from profiling_lab.analysis.critical_path.savings import HostWork, Saving
 from profiling_lab.analysis.stats import grouped
+from profiling_lab.rules.costs import idle_within
 from profiling_lab.rules.finding import STACKS, Abstain, RuleResult, Threshold, ms, percent, where
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import Mask, View
-from profiling_lab.trace.columns import I32, I64
+from profiling_lab.trace.columns import I64
 from profiling_lab.trace.spans import Spans
 from profiling_lab.trace.stacks import Frame
 
@@ -40,7 +41,7 @@ def check(view: View) -> RuleResult:
     for mode, mine in grouped(np.arange(len(before)), stacks.frame[inside[after]]):
         start_ns, end_ns = calls.end_ns[before[mine]], calls.start_ns[after[mine]]
         process = calls.process[after[mine]]
-        idle_ns = end_ns - start_ns - _busy_ns(view, process, start_ns, end_ns)
+        idle_ns = idle_within(view, process, start_ns, end_ns)
         cost_ns = int(idle_ns.sum())
         if cost_ns < view[SHARE] * view.span_ns:
             continue
@@ -80,14 +81,6 @@ def _neighbours(view: View, inside: Mask, long_ns: float) -> tuple[I64, I64]:
     between_ns = view.calls.start_ns[after[rows]] - view.calls.end_ns[rows]
     rows = rows[(between_ns > 0) & (between_ns < long_ns)].astype(np.int64)
     return rows, after[rows]
-
-
-def _busy_ns(view: View, process: I32, start_ns: I64, end_ns: I64) -> I64:
-    """How long a GPU of the process worked in each of these intervals."""
-    busy_ns = np.zeros(len(start_ns), dtype=np.int64)
-    for number, mine in grouped(np.arange(len(start_ns)), process):
-        busy_ns[mine] = view.processes[number].busy_within(start_ns[mine], end_ns[mine])
-    return busy_ns
 
 
 RULE = Rule(

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Methods without arguments that compute the same again: what they return depends on their object alone.
+"""Methods without arguments and lines of them that compute the same again: what they return depends on their
+object alone.
 
-The recording has the text of the lines, so `x.f()` and `x.f` are known. Such a method gives the same result
-as before if nothing has changed what it reads. That is likely where it launches the same kernels in each
-step, none of them random, copies nothing from or to the host, and is not trained through; or where one
-function calls it at several lines, and the same kernels come of each. A call whose result is not used is
-there to change something.
+The recording has the text of the lines, so `x.f()` and `x.f` are known, and lines that read nothing but
+attributes of `self` and constants. These give the same result as before if nothing has changed what they
+read. That is likely where they launch the same kernels in each step, none of them random, copy nothing from
+or to the host, and are not trained through; or where one function calls a method at several lines, and the
+same kernels come of each. A call whose result is not used is there to change something.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from profiling_lab.records import dataclass, replace
 from profiling_lab.rules.call_sites import CallSite, call_sites
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import Finding, ms, percent
+from profiling_lab.rules.pure_lines import changed_attributes, pure_lines, reads_what_changes
 from profiling_lab.rules.view import View
+from profiling_lab.trace import Frame
 from profiling_lab.trace.attribution import Phase
 from profiling_lab.trace.columns import I64, unique
 from profiling_lab.trace.operation_classes import OperationClass
@@ -38,31 +41,36 @@ REMEDY = (
 class SameResult:
     """What is computed again."""
 
-    site: CallSite
+    place: Frame
     """where it can be kept"""
+    why: str
     rows: I64
     """operations that would not be"""
-    lines: int
-    """of one function that call it in each step; 0: it is the same in all steps"""
 
 
 def of_methods(view: View, least_ns: float) -> list[Finding]:
-    return [_finding(view, result) for result in _same_results(view, least_ns)]
+    """The largest first, none of the operations in two of them."""
+    sites = [site for site in call_sites(view, least_ns) if site.without_arguments]
+    sites = [site for site in sites if not (site.is_statement or site.is_entered)]
+    sites.sort(key=lambda site: -_took_ns(view, site.rows))
+    found = [*_of_all_steps(view, sites, least_ns), *_of_several_lines(view, sites)]
+    taken, findings = np.zeros(len(view.operations), dtype=bool), []
+    for result in found:
+        if not taken[result.rows].any():
+            taken[result.rows] = True
+            findings.append(_finding(view, result))
+    return findings
 
 
 def _finding(view: View, result: SameResult) -> Finding:
-    duration, name = view.operations.duration_ns[result.rows], result.site.callee.function
-    call = view.attribution.call[result.rows]
-    waits = view.waits_at_once(call[call >= 0])
-    total_ns = int(duration.sum())
-    how = "launches the same in each step, nothing of it random or from the host"
-    how = f"is called at {result.lines} lines of one function" if result.lines else how
+    duration, call = view.operations.duration_ns[result.rows], view.attribution.call[result.rows]
+    waits, total_ns = view.waits_at_once(call[call >= 0]), int(duration.sum())
     found = view.finding(
-        f"{name} has no arguments and {how}: what may be computed again takes {ms(total_ns)}, "
+        f"{result.why}: what may be computed again takes {ms(total_ns)}, "
         f"{percent(total_ns / view.gpu_ns)} of the GPU time",
         cost_ns=gpu_time(view, result.rows),
         cost_of="GPU time of what is computed again",
-        place=result.site.caller,
+        place=result.place,
         rows=result.rows,
         weight=duration,
         remedy=REMEDY,
@@ -72,29 +80,31 @@ def _finding(view: View, result: SameResult) -> Finding:
     return replace(found, severity_at_most="medium")
 
 
-def _same_results(view: View, least_ns: float) -> Iterator[SameResult]:
-    """The largest first, none of the operations in two of them."""
-    sites = [site for site in call_sites(view, least_ns) if site.without_arguments]
-    sites = [site for site in sites if not (site.is_statement or site.is_entered)]
-    sites = [site for site in sites if _depends_on_nothing_else(view, site.rows)]
-    sites.sort(key=lambda site: -_took_ns(view, site.rows))
-    taken = np.zeros(len(view.operations), dtype=bool)
-    for found in (*_of_all_steps(view, sites), *_of_several_lines(view, sites)):
-        if not taken[found.rows].any():
-            taken[found.rows] = True
-            yield found
-
-
-def _of_all_steps(view: View, sites: Sequence[CallSite]) -> Iterator[SameResult]:
-    again = [site for site in sites if _same_in_each_step(view, site.rows)]
-    for site in again:
-        rows = unique(np.concatenate([each.rows for each in again if each.same_function(site)]))
-        least_ns = MOSTLY_FRAC * _took_ns(view, rows)
-        within = (each for each in again if _took_ns(view, np.intersect1d(each.rows, rows)) >= least_ns)
-        yield SameResult(min(within, key=lambda each: _took_ns(view, each.rows), default=site), rows, 0)
+def _of_all_steps(view: View, sites: Sequence[CallSite], least_ns: float) -> list[SameResult]:
+    """Of those that lie in each other the outermost counts; its place is the innermost with most of it."""
+    same = "launches the same in each step, nothing of it random or from the host"
+    again = [
+        SameResult(place, f"this line reads nothing but its object and {same}", rows)
+        for place, rows in pure_lines(view, least_ns)
+    ]
+    for site in sites:
+        rows = unique(np.concatenate([each.rows for each in sites if each.same_function(site)]))
+        again.append(SameResult(site.caller, f"{site.callee.function} has no arguments and {same}", rows))
+    again = [each for each in again if _depends_on_nothing_else(view, each.rows)]
+    again = [each for each in again if _same_in_each_step(view, each.rows)]
+    changed = changed_attributes(view) if again else set()
+    again = [each for each in again if not reads_what_changes(view, each.place, each.rows, changed)]
+    results = []
+    for each in sorted(again, key=lambda one: -_took_ns(view, one.rows)):
+        most_ns = MOSTLY_FRAC * _took_ns(view, each.rows)
+        within = [one for one in again if _took_ns(view, np.intersect1d(one.rows, each.rows)) >= most_ns]
+        inner = min(within, key=lambda one: _took_ns(view, one.rows))
+        results.append(SameResult(inner.place, inner.why, each.rows))
+    return results
 
 
 def _of_several_lines(view: View, sites: Sequence[CallSite]) -> Iterator[SameResult]:
+    sites = [site for site in sites if _depends_on_nothing_else(view, site.rows)]
     for site in sites:
         kernels = _kernels(view, site.rows)
         others = [
@@ -106,7 +116,9 @@ def _of_several_lines(view: View, sites: Sequence[CallSite]) -> Iterator[SameRes
             and np.array_equal(_kernels(view, each.rows), kernels)
         ]
         if others:
-            yield SameResult(others[0], np.concatenate([each.rows for each in others]), len(others) + 1)
+            lines = f"is called at {len(others) + 1} lines of one function"
+            rows = np.concatenate([each.rows for each in others])
+            yield SameResult(others[0].caller, f"{site.callee.function} has no arguments and {lines}", rows)
 
 
 def _depends_on_nothing_else(view: View, rows: I64) -> bool:

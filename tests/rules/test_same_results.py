@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from builders import Judge, TraceBuilder
 
+from profiling_lab.rules.pure_lines import is_pure
 from profiling_lab.rules.recompute import RULE
 
 FILE, STEPS = "/app/train.py", 6
@@ -53,7 +54,7 @@ def test_fires_on_a_method_whose_result_is_the_same_in_each_step(judge: Judge) -
     ("outer", "inner"),
     [
         ("x = (x - self.scale(rows)) / 2", "return self.statistics(rows)"),
-        ("x = self.scaled", "return self.statistics_of_all()"),
+        ("x = x + self.scaled", "return self.others(rows)"),
         ("for x in self.scale:", "with self.statistics():"),
         ("x = self.scale(", "self.statistics()"),
     ],
@@ -103,10 +104,63 @@ def test_a_value_that_the_host_reads_changes_where_something_is_trained(judge: J
 def test_what_a_library_calls_may_get_arguments(judge: Judge, library: str, findings: int) -> None:
     stack = f"{MAIN}{CALLS}/v/site-packages/torch/{library} > {BODY}"
     builder = program(
-        lambda made, step: made.launch("reduce_kernel", 20_000, stack=stack), "x = run(self.statistics)"
+        lambda made, step: made.launch("reduce_kernel", 20_000, stack=stack), "x = run(self.statistics, rows)"
     )
     verdict = judge(RULE, builder)
     assert verdict == _nothing(judge) if not findings else len(verdict) == findings
+
+
+def test_a_line_that_reads_only_its_object_is_the_same(judge: Judge) -> None:
+    text = "x = F.normalize(self.encode(self.prompts.flatten(0, 1)), dim=-1)"
+    (finding,) = judge(RULE, program(outer="x = scale(rows)", inner=text))
+    assert (
+        finding.place is not None
+        and finding.place.line == 21
+        and "reads nothing but its object" in finding.what
+    )
+    assert finding.cost_ns == STEPS * 21_000
+
+
+@pytest.mark.parametrize(
+    "changes", ["self.prompts.copy_(rows)", "planner.prompts[:, 0] = rows", "self.prompts = new(rows)"]
+)
+def test_silent_where_another_line_changes_what_is_read(judge: Judge, changes: str) -> None:
+    builder = program(outer="x = scale(rows)", inner="return self.encode(self.prompts)").source(
+        FILE, 6, changes
+    )
+    assert judge(RULE, builder) == _nothing(judge)
+    method = program(inner="return self.statistics()").source(FILE, 31, "mean = self.prompts.mean()")
+    assert judge(RULE, method.source(FILE, 6, changes)) == _nothing(judge), "the method reads it"
+    assert len(judge(RULE, method.source(FILE, 6, "self.other = new(rows)"))) == 1
+    deeper = program(
+        lambda made, step: made.launch("gemm", 20_000, stack=f"{MAIN}{CALLS}{KEPT}{BODY} > {FILE}:41 f")
+    )
+    deeper.source(FILE, 31, "mean = f(self.prompts)").source(FILE, 41, "return x.mean()")
+    assert judge(RULE, deeper.source(FILE, 6, changes)) == _nothing(judge), "a function within gets it"
+
+
+@pytest.mark.parametrize(
+    ("text", "pure"),
+    [
+        ("return self.a.mean(dim=0), self.b", True),
+        ("y = F.softmax(self.table / SCALE, dim=-1)", True),
+        ("self.kept = encode(self.prompts)", True),
+        ("y = torch.stack([self.f(each) for each in self.parts])", True),
+        ("y = max(self.parts, key=lambda part: part.score)", True),
+        ("y = self.head(x)", False),
+        ("return", False),
+        ("return torch.zeros(8)", False),
+        ("self.hidden = self.cell(self.hidden)", False),
+        ("self.table[0] = self.table.mean()", False),
+        ("y = self.table.mul_(2)", False),
+        ("self.encode(self.prompts)", False),
+        ("y = self.encode(", False),
+        ("if self.ready: return self.table", False),
+        ("a = self.a; b = self.b", False),
+    ],
+)
+def test_what_a_line_reads(text: str, pure: bool) -> None:
+    assert is_pure(text) is pure
 
 
 def test_too_few_steps_tell_nothing(judge: Judge) -> None:
