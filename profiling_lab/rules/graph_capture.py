@@ -32,7 +32,7 @@ def check(view: View) -> RuleResult:
     if len(view.trace.stacks) == 1:
         return Abstain("the trace has no Python stacks", STACKS)
     begin, end = _captures(view)
-    if len(begin) < view[FEW]:
+    if not len(begin) or len(begin) < view[FEW]:
         return ()
     calls = view.calls
     start_ns, end_ns, process = calls.start_ns[begin], calls.start_ns[end], calls.process[begin]

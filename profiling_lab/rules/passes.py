@@ -16,7 +16,7 @@ from profiling_lab.records import dataclass
 from profiling_lab.rules.view import Mask, View
 from profiling_lab.trace import Frame
 from profiling_lab.trace.attribution import Phase
-from profiling_lab.trace.columns import I64, NO_SEQUENCE, unique
+from profiling_lab.trace.columns import I64, NO_SEQUENCE, numbered, unique
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def _nodes(view: View, rows: I64) -> I64:
     made = view.attribution.call[rows]
     sequence, counter = view.calls.node_sequence[made], view.calls.node_counter[made].astype(np.int64)
     process = view.calls.process[made].astype(np.int64)
-    number = np.unique(np.stack([process, counter, sequence]), axis=1, return_inverse=True)[1].ravel()
+    number = numbered(process, counter, sequence)
     return np.where(sequence >= 0, number, -1).astype(np.int64)
 
 

@@ -11,7 +11,7 @@ from profiling_lab.rules.kernel_families import MATRIX
 from profiling_lab.rules.passes import Passes, of_nodes
 from profiling_lab.rules.view import F64, Mask, View
 from profiling_lab.trace.attribution import Phase
-from profiling_lab.trace.columns import I32, I64
+from profiling_lab.trace.columns import I32, I64, numbered
 from profiling_lab.trace.phases import LinePhase
 
 ADDS = r"functor_?add|addfunctor"
@@ -40,11 +40,11 @@ def stale(view: View, passes: Passes) -> Stale:
     adds = (view.kernels_named(ADDS) & of_nodes(view, "AccumulateGrad"))[passes.rows]
     place, updating = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int32)]
     for number, mine in grouped(np.arange(len(passes)), process):
-        steps_ns, line, zeroes_ns, zeroing = _steps(view, number)
+        steps_ns, line, most_zeroed = _steps(view, number)
         after = np.searchsorted(steps_ns, passes.start_ns[mine], "right")  # 0: before the first step
         added = adds[mine] & _in_first_passes(passes, mine, after) & (after > 0) & (after < len(steps_ns))
         count = np.bincount(after[added], minlength=len(steps_ns) + 1)
-        added &= (_most_at_one_line(steps_ns, zeroes_ns, zeroing) < count)[after]
+        added &= (most_zeroed < count)[after]
         place.append(mine[added])
         updating.append(line[after[added]])
     at = np.concatenate(place)
@@ -98,9 +98,10 @@ def _entries_of(passes: Passes, evaluations: I64) -> tuple[I64, I64]:
     return at, passes.evaluation[at]
 
 
-def _steps(view: View, process: int) -> tuple[I64, I32, I64, I32]:
-    """When the optimizers of a process launched something, and the line of each launch. The same of kernels
-    that fill something with zeros; one that zero_grad launches fills many gradients.
+def _steps(view: View, process: int) -> tuple[I64, I32, I64]:
+    """When the optimizers of a process launched something, and the line of each launch; and how many
+    gradients one line fills with zeros before each, at most, and after the last: one launch of zero_grad
+    fills many.
     """
     found, stacks = view.attribution, view.trace.stacks
     rows = np.flatnonzero((found.call >= 0) & (found.phase == Phase.FORWARD))
@@ -111,22 +112,23 @@ def _steps(view: View, process: int) -> tuple[I64, I32, I64, I32]:
     steps = found.line_phase[rows] == LinePhase.OPTIMIZER
     fills = np.where(view.kernels_named(ZEROES)[rows] & ~steps, 1, 0) + np.where(clears, MANY, 0)
     start_ns = view.calls.start_ns[call]
-    return start_ns[steps], line[steps], np.repeat(start_ns, fills), np.repeat(line, fills)
+    steps_ns = start_ns[steps]
+    return steps_ns, line[steps], _most_at_one_line(steps_ns, start_ns, line, fills)
 
 
-def _most_at_one_line(steps_ns: I64, time_ns: I64, line: I32) -> I64:
-    """How many of these one line has between two steps, at most; first before the first step."""
+def _most_at_one_line(steps_ns: I64, time_ns: I64, line: I32, fills: I64) -> I64:
+    """How much one line fills between two steps, at most; first before the first step."""
     most = np.zeros(len(steps_ns) + 1, dtype=np.int64)
     after = np.searchsorted(steps_ns, time_ns, "right")
-    pairs, count = np.unique(np.stack([after, line.astype(np.int64)]), axis=1, return_counts=True)
-    np.maximum.at(most, pairs[0], count)
+    number = numbered(after, line)
+    np.maximum.at(most, after, np.bincount(number, weights=fills).astype(np.int64)[number])
     return most
 
 
 def _in_first_passes(passes: Passes, mine: I64, after: I64) -> Mask:
     """Per entry given, whether it is in the first pass of its thread after this number of steps."""
     number = passes.number[mine]
-    group = np.unique(np.stack([passes.thread[mine], after]), axis=1, return_inverse=True)[1].ravel()
+    group = numbered(passes.thread[mine], after)
     first = np.full(int(group.max(initial=-1)) + 1, np.iinfo(np.int64).max)
     np.minimum.at(first, group, number)
     return np.asarray(number == first[group])
