@@ -13,6 +13,7 @@ import numpy as np
 
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.records import dataclass
+from profiling_lab.rules.finding import STACKS, Abstain
 from profiling_lab.rules.view import Mask, View
 from profiling_lab.trace import Frame
 from profiling_lab.trace.attribution import Phase
@@ -54,6 +55,15 @@ def backward_passes(view: View) -> Passes:
     for place in _evaluated_again(np.flatnonzero(begins), node, cut):
         cut[place] = True
     return Passes(rows, thread, start_ns, evaluation, node, np.cumsum(cut) - 1)
+
+
+def undecided(passes: Passes) -> Abstain | None:
+    """Abstain where the trace does not tell what passes there were."""
+    if not len(passes):
+        return Abstain("the trace has no backward, or does not distinguish it from forward", STACKS)
+    if not (passes.node >= 0).any():
+        return Abstain("the trace does not tell the node of autograd of a launch", "`profiling-lab record`")
+    return None
 
 
 def makes_a_graph(view: View, passes: Passes) -> Mask:

@@ -15,8 +15,8 @@ import numpy as np
 
 from profiling_lab.analysis.critical_path.savings import fewer
 from profiling_lab.rules.costs import gpu_time
-from profiling_lab.rules.finding import STACKS, Abstain, RuleResult, Threshold, ms, percent
-from profiling_lab.rules.passes import Passes, backward_passes, calling_line, makes_a_graph
+from profiling_lab.rules.finding import RuleResult, Threshold, ms, percent
+from profiling_lab.rules.passes import Passes, backward_passes, calling_line, makes_a_graph, undecided
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import Mask, View
 from profiling_lab.trace.columns import unique
@@ -31,8 +31,8 @@ REMEDY = (
 
 def check(view: View) -> RuleResult:
     passes = backward_passes(view)
-    if not len(passes):
-        return Abstain("the trace has no backward, or does not distinguish it from forward", STACKS)
+    if (abstains := undecided(passes)) is not None:
+        return abstains
     again = _again(view, passes)
     rows, duration = passes.rows[again], view.operations.duration_ns
     total_ns = int(duration[rows].sum())

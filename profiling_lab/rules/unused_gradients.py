@@ -20,8 +20,8 @@ import numpy as np
 from profiling_lab.analysis.critical_path.savings import fewer
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.costs import gpu_time
-from profiling_lab.rules.finding import STACKS, Abstain, RuleResult, Threshold, ms, percent
-from profiling_lab.rules.passes import backward_passes
+from profiling_lab.rules.finding import RuleResult, Threshold, ms, percent
+from profiling_lab.rules.passes import backward_passes, undecided
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.stale_gradients import for_nothing, stale
 from profiling_lab.rules.view import View
@@ -36,8 +36,8 @@ OF_ALL_BEFORE = (
 
 def check(view: View) -> RuleResult:
     passes = backward_passes(view)
-    if not len(passes):
-        return Abstain("the trace has no backward, or does not distinguish it from forward", STACKS)
+    if (abstains := undecided(passes)) is not None:
+        return abstains
     added = stale(view, passes)
     findings, duration = [], view.operations.duration_ns
     for _, steps in grouped(np.arange(len(added.place)), added.updating):

@@ -33,17 +33,17 @@ OFTEN = Threshold(
     "often", "steps with such a call", 0.9, "of all, at least", "ours: some begin the recording"
 )
 SHOWN = Threshold("shown", "multiplications and reductions take", 0.25, "of such a call, at least", "ours")
-PART_FRAC = 0.1
 SUMS = r"reduce|histogram|histc|softmax|norm_kernel|std_var|topk|sort|kthvalue"
 REMEDY = "do it every n-th step, or never: nothing goes on with what this call returns"
 
 
 def check(view: View) -> RuleResult:
-    if not (view.attribution.phase == Phase.BACKWARD).any() or view.steps is None:
-        return Abstain("the trace has no backward or no steps: it may be no training", STACKS)
+    trains = (view.attribution.phase == Phase.BACKWARD).any()
+    if not trains or view.steps is None or not view.trace.source_texts:
+        return Abstain("the trace has no backward, no steps, or no text of the lines", STACKS)
     least_ns, duration = view[SHARE] * view.gpu_ns, view.operations.duration_ns
     taken, findings = np.zeros(len(view.operations), dtype=bool), []
-    sites = [site for site in call_sites(view, PART_FRAC * least_ns) if site.is_statement or site.of_a_lambda]
+    sites = [site for site in call_sites(view, least_ns / 10) if site.is_statement or site.of_a_lambda]
     sites.sort(key=lambda site: -len(site.rows))
     for site in sites:
         rows = unique(np.concatenate([each.rows for each in sites if each.same_function(site)]))
@@ -84,8 +84,8 @@ def _is_shown(view: View, rows: I64) -> bool:
 
 def _in_each_step(view: View, steps: StepWindows, rows: I64) -> bool:
     call = view.attribution.call[rows]
-    start_ns = view.calls.start_ns[call[call >= 0]]
-    with_it = unique(np.searchsorted(np.sort(steps.host_start_ns), start_ns, "right"))
+    start_ns, begins_ns = view.calls.start_ns[call[call >= 0]], np.sort(steps.host_start_ns)
+    with_it = unique(np.searchsorted(begins_ns, start_ns, "right"))
     return int((with_it > 0).sum()) >= view[OFTEN] * (len(steps) - 1)
 
 

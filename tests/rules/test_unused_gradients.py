@@ -131,3 +131,10 @@ def test_silent_about_gradients_that_are_filled_with_zeros(judge: Judge, zeroed:
 def test_abstains_without_backward(judge: Judge) -> None:
     verdict = judge(RULE, TraceBuilder().launch("k", 1000, stack=HEAD))
     assert isinstance(verdict, Abstain) and "no backward" in verdict.reason
+    by_ranges = TraceBuilder(form="nsys")  # of nsys with --pytorch=autograd-nvtx
+    by_ranges.launch("gemm", 1000, thread=2)
+    by_ranges.range(
+        "autograd::engine::evaluate_function: MmBackward0, seq = 2", 0, by_ranges.now_ns, thread=2
+    )
+    verdict = judge(RULE, by_ranges)
+    assert isinstance(verdict, Abstain) and "node of autograd" in verdict.reason

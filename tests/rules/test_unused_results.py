@@ -110,7 +110,10 @@ def test_what_is_used_elsewhere_does_not_count(judge: Judge) -> None:
     assert judge(RULE, builder) == [], "a lambda alone says nothing"
 
 
-def test_abstains_without_backward_steps_or_stacks(judge: Judge) -> None:
+def test_abstains_without_backward_steps_or_text(judge: Judge) -> None:
+    builder = training()
+    del builder.rows["PYREC_SOURCE"]
+    assert isinstance(judge(RULE, builder), Abstain)
     assert isinstance(judge(RULE, training(trains=False)), Abstain)
     assert isinstance(judge(RULE, TraceBuilder().launch("k", 1000)), Abstain)
     assert isinstance(judge(RULE, TraceBuilder().launch("k", 1000, stack=SHOWS)), Abstain)
