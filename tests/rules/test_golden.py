@@ -47,7 +47,8 @@ def test_our_recording_of_the_demo(repo: Path) -> None:
     assert products.cost_ns == pytest.approx(40.0e6, rel=0.01), "fp32 without TF32, with attention"
     assert line.per_step_ns == pytest.approx(9.95e6, rel=0.01) and result.steps == 4
     of_memory = {f"memory_{what}" for what in ("full", "growth", "fragmented", "gradients", "workspace")}
-    assert set(abstained) == {"dataloader", "slow_steps"} | of_memory
+    # the recording is older than the text of the lines in a file
+    assert set(abstained) == {"dataloader", "slow_steps", "unused_results"} | of_memory
     assert "profiler_overhead" in result.silent, "0.3 µs for each of 1,099 calls"
 
 
