@@ -118,6 +118,25 @@ def test_layers_are_no_loop(tmp_path: Path) -> None:
     assert left(tmp_path, layers) == {"norm": (FUSED, FUSED), "gelu": (FUSED, FUSED)}
 
 
+def test_what_comes_more_often_than_a_model_has_layers_is_a_loop(tmp_path: Path) -> None:
+    """A table for each of 512 fields, looked up at one line of a module: no model has as many layers."""
+
+    def fields(builder: TraceBuilder) -> None:
+        for _ in range(512):
+            builder.launch("embedding", 2_000, stack=LAYER, blocks=400)
+
+    assert left(tmp_path, fields)["embedding"] == pytest.approx((FUSED, FUSED * 128 / 512))
+
+
+def test_a_kernel_that_each_layer_launches_several_times_makes_no_loop(tmp_path: Path) -> None:
+    def layers(builder: TraceBuilder) -> None:
+        for _ in range(48):
+            for name in ("cast", "norm", "cast", "up", "cast", "gelu", "cast", "down"):
+                builder.launch(name, 2_000, stack=LAYER, blocks=400)
+
+    assert left(tmp_path, layers)["cast"] == (FUSED, FUSED)
+
+
 def test_a_loop_inside_of_layers_is_one_for_each_layer(tmp_path: Path) -> None:
     def layers(builder: TraceBuilder) -> None:
         for _ in range(4):

@@ -76,8 +76,10 @@ def deep_copy(pause_ns: int) -> TraceBuilder:
     for step in range(STEPS):
         begin = builder.now_ns
         for _ in range(LAYERS):
-            for _ in range(12):
-                builder.launch("kernel", 6 * US, stack=f"{call} > {FILE}:20 Layer.forward").gap(13 * US)
+            for number in range(12):
+                builder.launch(f"kernel_{number}", 6 * US, stack=f"{call} > {FILE}:20 Layer.forward").gap(
+                    13 * US
+                )
         for _ in range(30):
             builder.gap(pause_ns)
             builder.copy("DtoD", 2 * US, stack=f"{FILE}:70 main > /app/old.py:54 keep")
