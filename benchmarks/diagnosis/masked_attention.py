@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """scaled_dot_product_attention with a mask as a tensor, and with is_causal: what the latter saves.
 
-    python benchmarks/masked_attention.py -o benchmarks/results/masked_attention.jsonl
+    python benchmarks/diagnosis/masked_attention.py -o benchmarks/results/masked_attention.jsonl
 
 bfloat16, forward and backward. The rule masked_attention says a gain from these figures
 (profiling_lab/rules/masked_attention.py).
@@ -10,16 +10,19 @@ bfloat16, forward and backward. The rule masked_attention says a gain from these
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from script import run_script
 from torch.nn.functional import scaled_dot_product_attention
 
 from profiling_lab.measure import ResultsFile, compare, machine
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the scripts that all benchmarks share
+from script import run_script
 
 SHAPES = (
     # batch, heads, length, head_dim: of a text encoder to a long-context model
