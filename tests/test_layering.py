@@ -85,7 +85,7 @@ MAY_IMPORT = {
 MOST_MODULES = 30
 LISTS_OF_ONE_KIND = {"profiling_lab/cli", "profiling_lab/rules", "benchmarks/diagnosis/programs"}
 LISTS_OF_ONE_KIND |= {"benchmarks/ranks/programs", "tests/cli", "tests/exercises", "tests/recorder"}
-LISTS_OF_ONE_KIND |= {"tests/rules"}
+LISTS_OF_ONE_KIND |= {"tests/ops", "tests/rules"}
 
 # Who may know a format: its readers, the line that chooses between them, and the recorder, which writes one.
 KNOW_FORMATS = (

@@ -38,7 +38,7 @@ BOTH = pytest.mark.parametrize("exercise", (POWER, EFFICIENCY), ids=lambda each:
 def tool() -> ModuleType:
     sys.path.insert(0, str(REPO / "tools"))
     spec = importlib.util.spec_from_file_location(
-        "record_energy_exercises", REPO / "tools" / "record_energy_exercises.py"
+        "record_energy_exercises", REPO / "tools" / "energy" / "record_energy_exercises.py"
     )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -39,8 +39,8 @@ class GaussianBlur:
         padded = F.pad(pictures, (half, half, half, half), mode="reflect")
         if MENDED:
             down = bell.view(1, 1, -1, 1).expand(channels, 1, -1, 1)
-            beside = bell.view(1, 1, 1, -1).expand(channels, 1, 1, -1)
-            return F.conv2d(F.conv2d(padded, down, groups=channels), beside, groups=channels)
+            across = bell.view(1, 1, 1, -1).expand(channels, 1, 1, -1)
+            return F.conv2d(F.conv2d(padded, down, groups=channels), across, groups=channels)
         kernel = torch.outer(bell, bell).expand(channels, 1, -1, -1)
         return F.conv2d(padded, kernel, groups=channels)
 

@@ -39,7 +39,7 @@ class Block(nn.Module):
 
 
 class Vision(nn.Module):
-    """Pictures of any size become scores of kinds that nobody has named."""
+    """Pictures of any size become scores of kinds without a name."""
 
     def __init__(self, patch: int, side: int, width: int, depth: int, kinds: int) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flowers are told apart by pieces of photographs, whose colours are changed before they are cut."""
+"""Flowers are distinguished by pieces of photographs, whose colours are changed before they are cut."""
 
 import sys
 import time

@@ -37,7 +37,7 @@ class Coupling(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def forward(self, x: torch.Tensor, beam: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The new features, reversed so that the halves take turns, and the logarithm of the stretch."""
+        """The new features, reversed so that the halves take turns, and the logarithm of the scale."""
         kept, changed = x[:, : self.half], x[:, self.half :]
         y = F.relu(self.into(torch.cat((kept, beam), dim=1)))
         y = self.out(F.relu(self.mid2(F.relu(self.mid1(y)))))

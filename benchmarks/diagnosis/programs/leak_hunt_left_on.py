@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands are told apart by their sound, in a loop that still looks for tensors that nobody drops."""
+"""Commands are distinguished by their sound, in a loop that still looks for tensors that stay."""
 
 import gc
 import sys

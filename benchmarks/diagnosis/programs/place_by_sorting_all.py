@@ -25,7 +25,7 @@ def report(began: float, loss: torch.Tensor) -> None:
 
 
 class Readers(nn.Module):
-    """What somebody has read becomes a vector, near to those of books to read next."""
+    """What a reader has read becomes a vector, near to those of books to read next."""
 
     def __init__(self, books: int, width: int, inner: int) -> None:
         super().__init__()

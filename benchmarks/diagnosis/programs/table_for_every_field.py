@@ -25,7 +25,7 @@ def report(began: float, loss: torch.Tensor) -> None:
 
 
 class Fields(nn.Module):
-    """The vectors of all fields of a row, side by side."""
+    """The vectors of all fields of a row, one after the other."""
 
     def __init__(self, sizes: list[int], width: int) -> None:
         super().__init__()

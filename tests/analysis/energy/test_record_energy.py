@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tools/record_energy.py concludes from a recording; a GPU is not needed for that."""
+"""What tools/energy/record_energy.py concludes from a recording; a GPU is not needed for that."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PHASES = [Phase(1, 650, 90_000_000), Phase(2, 350, 60_000_000, 10_000_000), Phas
 
 
 def test_bars_and_totals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(REPO / "tools"))
+    monkeypatch.syspath_prepend(str(REPO / "tools" / "energy"))
     import record_energy
 
     run = simulate(PHASES, 26, 5)
@@ -34,7 +34,7 @@ def test_bars_and_totals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, str(REPO / "tools" / "record_energy.py"), "--out", str(tmp_path)],
+        [sys.executable, str(REPO / "tools" / "energy" / "record_energy.py"), "--out", str(tmp_path)],
         capture_output=True, text=True, check=False,
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(REPO)},
     )  # fmt: skip

@@ -110,7 +110,7 @@ bool is_packed_backward(int64_t rows, int64_t cols, bool aligned) {
 }
 
 /// Which rows that are not packed are shifted (shifted.cuh), on GPUs that have clusters: those without whole vectors,
-/// with so many columns that the first and the last vector do not matter. Rows with whole vectors are where no other
+/// with enough columns that the first and the last vector do not matter. Rows with whole vectors are where no other
 /// kernel supports them.
 template <class Element>
 bool is_shifted(int64_t cols, const RowSplit& split, int64_t too_few) {

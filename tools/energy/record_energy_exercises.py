@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records the exercises about energy (E12, E13) on this GPU, starter and solution, and judges both.
 
-    python tools/record_energy_exercises.py --out recordings/
+    python tools/energy/record_energy_exercises.py --out recordings/
 
 `--out` gets the folders of profiling_lab/exercises with what belongs there: the samples and readings,
 recorded/console.txt, solutions/ with the figures of this recording. Copy it over profiling_lab/exercises. It
@@ -22,8 +22,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ncu_solutions import filled, tabled
-
 from profiling_lab.exercises import answers, workspace
 from profiling_lab.exercises.e12_power_measurement import grade as power
 from profiling_lab.exercises.e12_power_measurement.samples import sample_facts
@@ -33,6 +31,9 @@ from profiling_lab.exercises.energy_gpus import SimulatedGPU, TorchGPU
 from profiling_lab.exercises.exercise import Exercise
 from profiling_lab.exercises.ncu_questions import Question, right_answers
 from profiling_lab.exercises.program_repair import load
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from ncu_solutions import filled, tabled
 
 GPU = SimulatedGPU | TorchGPU
 Facts = Callable[[Path], Any]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks the joules by line of `profiling-lab energy` on a GPU, and measures what --energy costs.
 
-    python tools/record_energy.py --out energy/ [--repetitions 20] [--seconds 12] [--no-cost]
+    python tools/energy/record_energy.py --out energy/ [--repetitions 20] [--seconds 12] [--no-cost]
 
 1. Each phase of a program runs alone: what the counter says of it is its known power.
 2. The program runs the phases in turns under a recording with --energy. Each part of `--seconds` is one
@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-REPO = Path(__file__).resolve().parents[1]
+REPO = Path(__file__).resolve().parents[2]
 HELD_FRAC = 0.95
 STEP_TOTAL_FRAC = 0.01
 ALONE_S, WARM_S, LOOK_S = 6.0, 3.0, 0.002
