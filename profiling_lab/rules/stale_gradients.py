@@ -19,6 +19,10 @@ ZEROES = r"fillfunctor"
 OF_INPUTS, OF_WEIGHTS = r"dgrad", r"wgrad"
 PASSED_ON = r"AccumulateGrad|ToCopyBackward|CopyBackwards|(^|:)TBackward"
 """nodes between the product that makes a weight's gradient and the addition"""
+_NORMS = "NativeLayerNorm|NativeGroupNorm|NativeBatchNorm|CudnnBatchNorm"
+HAS_PARAMETERS = rf"(^|:)(Addmm|Mm|Linear|Convolution|CudnnConvolution|Embedding|{_NORMS})Backward"
+OF_INDICES = r"EmbeddingBackward"
+"""of nodes whose inputs never have gradients"""
 MANY = 1000
 """gradients that one launch of zero_grad may fill"""
 
@@ -55,13 +59,17 @@ def for_nothing(view: View, passes: Passes, found: Stale, mine: I64) -> tuple[I6
     """What need not be computed for these additions: entries of Passes, and which fraction of each is left;
     and whether it is most of the time all that its pass does after the parameters that are used.
 
-    A line whose parameters are stale in other passes alone has parameters that are used in these.
+    A line whose parameters are stale in other passes alone has parameters that are used in these. So has a
+    node of parameters whose gradients are not added to what was there before. But it is known only where the
+    pass ends with parameters, and not with the gradient of an input, that no such input is used, too.
     """
-    line = view.operation_place[passes.rows]
+    line, made = view.operation_place[passes.rows], _made(view, passes, found.place)
     used = np.setdiff1d(found.line, found.line[mine])
     chosen = np.isin(passes.number, passes.number[found.place[mine]])
     last = np.full(int(passes.number.max()) + 1, -1)
-    at = np.flatnonzero(chosen & np.isin(line, used))
+    stored = of_nodes(view, HAS_PARAMETERS)[passes.rows] & ~np.isin(passes.evaluation, made)
+    stored &= np.isin(passes.number, _end_with_parameters(view, passes, made))
+    at = np.flatnonzero(chosen & (np.isin(line, used) | stored))
     np.maximum.at(last, passes.number[at], at)
     last = last[passes.number]
     rest = chosen & (last >= 0) & (np.arange(len(passes)) > last)
@@ -75,10 +83,8 @@ def for_nothing(view: View, passes: Passes, found: Stale, mine: I64) -> tuple[I6
 
 def _of_weights(view: View, passes: Passes, added: I64, left: F64) -> None:
     """Notes what the nodes before these additions compute for weights alone."""
-    passed_on = of_nodes(view, PASSED_ON)[passes.rows]
-    maker = np.maximum.accumulate(np.where(passed_on, 0, np.arange(len(passes))))
-    same_pass = passes.number[maker] == passes.number
-    made = passes.evaluation[maker[added[same_pass[added]]]]
+    passed_on, maker, same_pass = _makers(view, passes)
+    made = _made(view, passes, added)
     left[passed_on & same_pass & np.isin(passes.evaluation[maker], made)] = 0.0
     left[added] = 0.0
     inputs, weights, product = (
@@ -91,6 +97,35 @@ def _of_weights(view: View, passes: Passes, added: I64, left: F64) -> None:
         elif product[its].any():
             products = its[product[its]]
             left[products] = 0.5 if len(products) > 1 else 0.0
+
+
+def _makers(view: View, passes: Passes) -> tuple[Mask, I64, Mask]:
+    """Per entry, whether it passes a gradient on; the last before it that does not; whether in its pass."""
+    passed_on = of_nodes(view, PASSED_ON)[passes.rows]
+    maker = np.maximum.accumulate(np.where(passed_on, 0, np.arange(len(passes))))
+    return passed_on, maker, passes.number[maker] == passes.number
+
+
+def _made(view: View, passes: Passes, added: I64) -> I64:
+    """The evaluations that made what these additions add."""
+    _, maker, same_pass = _makers(view, passes)
+    return passes.evaluation[maker[added[same_pass[added]]]]
+
+
+def _end_with_parameters(view: View, passes: Passes, made: I64) -> I64:
+    """Passes whose last node computes stale gradients of parameters, and none of its input."""
+    _, maker, same_pass = _makers(view, passes)
+    last = np.flatnonzero(np.append(passes.number[1:] != passes.number[:-1], True)[: len(passes)])
+    last = maker[last[same_pass[last]]]
+    last = last[np.isin(passes.evaluation[last], made)]
+    inputs, product = (view.kernels_named(name)[passes.rows] for name in (OF_INPUTS, MATRIX))
+    indices = of_nodes(view, OF_INDICES)[passes.rows]
+    ends = [
+        passes.number[its[0]]
+        for _, its in grouped(*_entries_of(passes, passes.evaluation[last]))
+        if indices[its[0]] or (not inputs[its].any() and product[its].sum() == 1)
+    ]
+    return np.array(ends, dtype=np.int64)
 
 
 def _entries_of(passes: Passes, evaluations: I64) -> tuple[I64, I64]:

@@ -32,11 +32,15 @@ class Program(TraceBuilder):
             self.launch("fprop", 5_000, stack=line, peek=self.node)
         return made
 
-    def backward(self, graph: list[tuple[str, int]], adding: tuple[str, ...]) -> None:
-        """Gradients of the input and the weight of each; what there is of the latter at `adding` is added."""
+    def backward(self, graph: list[tuple[str, int]], adding: tuple[str, ...], input_too: bool = True) -> None:
+        """Gradients of the input and the weight of each, input_too: of the first; what there is of the latter
+        at `adding` is added.
+        """
         for line, node in reversed(graph):
             how = {"thread": 2, "peek": self.node, "node": node, "node_name": "ConvolutionBackward0"}
-            self.launch("workspace", 1_000, **how).launch(DGRAD, 10_000, **how)
+            self.launch("workspace", 1_000, **how)
+            if input_too or node != graph[0][1]:
+                self.launch(DGRAD, 10_000, **how)
             self.launch(WGRAD, 20_000, **how).launch("reduce_kernel", 3_000, **how)
             if line in adding:
                 self.launch(ADD, 2_000, thread=2, peek=self.node, node=-1, node_name="AccumulateGrad")
@@ -138,3 +142,22 @@ def test_abstains_without_backward(judge: Judge) -> None:
     )
     verdict = judge(RULE, by_ranges)
     assert isinstance(verdict, Abstain) and "node of autograd" in verdict.reason
+
+
+def probe(trained_input: bool) -> Program:
+    """Only the head is updated, of a network that was never frozen. The first layer has no gradient of its
+    input, unless the input is trained, too.
+    """
+    builder = Program()
+    for _ in range(4):
+        made = builder.forward(*[FROZEN] * LAYERS, HEAD)
+        builder.backward(made, (FROZEN,), input_too=trained_input)
+        builder.update(9)
+    return builder
+
+
+def test_backward_of_a_network_that_only_a_head_is_trained_on(judge: Judge) -> None:
+    (finding,) = judge(RULE, probe(trained_input=False))
+    assert finding.cost_ns == 3 * (LAYERS * 36_000 - 10_000) and "no_grad()" in finding.remedy
+    (finding,) = judge(RULE, probe(trained_input=True))
+    assert finding.cost_ns == 3 * LAYERS * 25_000, "the gradient goes on to the input"
