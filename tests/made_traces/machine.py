@@ -44,6 +44,8 @@ class Machine:
     builder: TraceBuilder = field(default_factory=TraceBuilder)
     now_ns: dict[int, int] = field(default_factory=lambda: {1: 1_000_000})
     free_ns: dict[int, int] = field(default_factory=dict)
+    ran_ns: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """per stream the begin of its last kernel, and its time without waiting for the one before"""
     wanted_ns: dict[int, int] = field(default_factory=dict)
     begin_ns: int = 0
     calls: int = 0
@@ -80,13 +82,21 @@ class Machine:
         """Code of the host, on its way to a call of the same line."""
         self.now_ns[thread] += self.took(line, ns)
 
-    def kernel(self, line: int, ns: int, stream: int = 7, thread: int = 1, **how: object) -> None:
+    def kernel(
+        self, line: int, ns: int, stream: int = 7, thread: int = 1, early: float = 0.0, **how: object
+    ) -> None:
+        """early: the part of the time of the kernel before it during which it may run already."""
+        free_ns = self.free_ns.get(stream, 0) + self.took(line, PAUSE_NS)
+        if early and stream in self.ran_ns:
+            began_ns, ran_ns = self.ran_ns[stream]
+            free_ns = began_ns + round((1 - early) * ran_ns)
         start_ns = max(
             self.now_ns[thread] + self._recorded(True) + self.took(line, LATENCY_NS),
-            self.free_ns.get(stream, 0) + self.took(line, PAUSE_NS),
+            free_ns,
             self.wanted_ns.pop(stream, 0),
         )
-        took_ns = self.took(line, ns)
+        self.ran_ns[stream] = start_ns, self.took(line, ns)
+        took_ns = max(self.took(line, ns), self.free_ns.get(stream, 0) - start_ns)
         self.builder._correlation += 1
         number = self.builder._correlation
         self._call("cudaLaunchKernel", line, self.took(line, CALL_NS), thread, correlation=number, **how)

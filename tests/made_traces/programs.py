@@ -28,6 +28,13 @@ def alternating(machine: Machine) -> None:
     machine.sync(13)
 
 
+def begun_early(machine: Machine) -> None:
+    """Each kernel begins before the one before it has ended, as with programmatic dependent launch."""
+    for line, ns in ((10, 200_000), (11, 400_000), (12, 100_000)):
+        machine.host(line, 2_000)
+        machine.kernel(line, ns, early=0.1)
+
+
 def two_streams(machine: Machine) -> None:
     """Line 11's kernel of the second stream waits for line 10's of the first; line 14 joins them."""
     machine.kernel(10, 100_000)
@@ -66,6 +73,7 @@ PROGRAMS: dict[str, Program] = {
     "GPU": gpu_bound,
     "host": host_bound,
     "alternating": alternating,
+    "begun early": begun_early,
     "two streams": two_streams,
     "sync": sync_in_the_middle,
     "backward": with_backward,

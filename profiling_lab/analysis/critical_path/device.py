@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The GPU's part of the graph: operations behind their launch, behind the one before on their stream, and
 behind those of other streams that they wait for.
+
+A kernel may begin before the one before it on its stream has ended (programmatic dependent launch). Until it
+begins the time is that one's.
 """
 
 from __future__ import annotations
@@ -37,8 +40,8 @@ class _Edges:
     source: I64
     """moment"""
     from_ns: I64
-    kind: Kind
-    usual_ns: int
+    kind: Kind | I32
+    usual_ns: int | I64
     longest_ns: I64
     """what of the time behind the source has this reason at most"""
     call_ns: I64
@@ -65,19 +68,22 @@ def add_device(
 ) -> None:
     """Add the operations' order. site: per operation; call_site: per call."""
     operations = trace.operations
-    _add_bodies(trace, builder, begin, end, site)
+    kind = _add_bodies(trace, builder, begin, end, site)
     before, overlaps = _before_on_stream(launched)
     from_launch = _behind_launch(trace, launched, before, call_site)
-    on_stream = _behind_stream(operations, launched, before, overlaps, begin, end, site)
+    on_stream = _behind_stream(operations, launched, np.where(overlaps, -1, before), end, site)
+    within = _within_another(operations, np.where(overlaps, before, -1), begin, kind, site)
+    _end_in_order(operations, builder, np.where(overlaps, before, -1), end)
     on_event = _behind_events(trace, launched, end, call_site)
-    found = [from_launch, on_stream, on_event]
+    found = [from_launch, on_stream, within, on_event]
     best = _ready(operations, found)
-    late = operations.start_ns - best > LONGEST_NS
+    late = (operations.start_ns - best > LONGEST_NS) & ~overlaps
     found.append(_behind_others(operations, np.flatnonzero(late), best, end, site))
     _add(operations, builder, found, begin, site, kinds_of_calls(trace), launched, recorder)
 
 
-def _add_bodies(trace: Trace, builder: GraphBuilder, begin: I64, end: I64, site: I32) -> None:
+def _add_bodies(trace: Trace, builder: GraphBuilder, begin: I64, end: I64, site: I32) -> I32:
+    """The kind of each."""
     operations = trace.operations
     ns = np.maximum(operations.duration_ns, 0)
     of_kind = {
@@ -90,6 +96,7 @@ def _add_bodies(trace: Trace, builder: GraphBuilder, begin: I64, end: I64, site:
     kind[trace.classes == OperationClass.COMMUNICATION] = Kind.COLLECTIVE
     label = builder.labels.numbers(operations.names)[operations.name]
     builder.parts(builder.edges(begin, end, ns), ns, kind, site, label)
+    return np.asarray(kind, dtype=np.int32)
 
 
 def _before_on_stream(launched: Launched) -> tuple[I64, npt.NDArray[np.bool_]]:
@@ -132,28 +139,50 @@ def _behind_stream(
     operations: Operations,
     launched: Launched,
     before: I64,
-    overlaps: npt.NDArray[np.bool_],
-    begin: I64,
     end: I64,
     site: I32,
 ) -> _Edges:
     rows = np.flatnonzero(before >= 0)
-    first, over = before[rows], overlaps[rows]
-    from_ns = np.where(over, operations.start_ns[first], operations.end_ns[first])
-    pause = operations.start_ns[rows] - from_ns
-    queued = ~over & (launched.launched_ns[rows] < operations.start_ns[first])
+    first = before[rows]
+    pause = operations.start_ns[rows] - operations.end_ns[first]
+    queued = launched.launched_ns[rows] < operations.start_ns[first]
     usual = _median(pause[queued & (pause <= LONGEST_NS)])
     return _Edges(
         operation=rows,
-        source=np.where(over, begin[first], end[first]),
-        from_ns=from_ns,
+        source=end[first],
+        from_ns=operations.end_ns[first],
         kind=Kind.BETWEEN,
         usual_ns=_USUAL_PAUSE_NS if usual is None else usual,
-        longest_ns=np.where(over, pause, LONGEST_NS),
+        longest_ns=full(len(rows), LONGEST_NS),
         call_ns=np.zeros(len(rows), dtype=np.int64),
         site=site[rows],
         owner=full(len(rows), -1, np.int32),
     )
+
+
+def _within_another(operations: Operations, before: I64, begin: I64, kind: I32, site: I32) -> _Edges:
+    """Operations that begin while the one before still runs: some part of its time after its begin."""
+    rows = np.flatnonzero(before >= 0)
+    first = before[rows]
+    runs_ns = operations.start_ns[rows] - operations.start_ns[first]
+    return _Edges(
+        operation=rows,
+        source=begin[first],
+        from_ns=operations.start_ns[first],
+        kind=kind[first],
+        usual_ns=runs_ns,
+        longest_ns=runs_ns,
+        call_ns=np.zeros(len(rows), dtype=np.int64),
+        site=site[first],
+        owner=full(len(rows), -1, np.int32),
+    )
+
+
+def _end_in_order(operations: Operations, builder: GraphBuilder, before: I64, end: I64) -> None:
+    """What begins while the one before still runs waits for it before it ends, where that was so."""
+    rows = np.flatnonzero(before >= 0)
+    rows = rows[operations.end_ns[rows] >= operations.end_ns[before[rows]]]
+    builder.edges(end[before[rows]], end[rows], np.zeros(len(rows), dtype=np.int64))
 
 
 def _behind_events(trace: Trace, launched: Launched, end: I64, call_site: I32) -> _Edges:
@@ -282,7 +311,8 @@ def _add(
             label, kind = launched.label[call], call_kind[call]
             builder.parts(row, in_call - ours, kind, edges.site[rows], label)
         where = site[edges.operation[rows]] if edges.kind is Kind.LATENCY else edges.site[rows]
-        builder.parts(row, after - in_call, edges.kind, where, start_ns=1)
+        kind = np.broadcast_to(edges.kind, len(took))[rows]
+        builder.parts(row, after - in_call, kind, where, start_ns=1)
 
 
 def _usually(edges: _Edges) -> I64:

@@ -207,6 +207,9 @@ def _scheduled(graph: Graph, moments: Moments, trace: Trace, saving: Saving) -> 
     rows = saving.operations
     edges = _Edges(graph)
     _keep(kept, edges.parts_of(edges.between(moments.begin[rows], moments.end[rows])), saving.left)
+    left = np.ones(len(moments.begin))
+    np.minimum.at(left, rows, saving.left)
+    _keep(kept, edges.parts_of(edges.within(moments.begin)), left)
     _fewer_launches(kept, edges, moments, trace, saving)
     calls = saving.calls
     body = edges.between(moments.call_begin[calls], moments.call_end[calls])
@@ -311,6 +314,15 @@ class _Edges:
         row, edge = self.into(np.where(source >= 0, target, -1))
         same = self.graph.source[edge] == source[row]
         return row[same], edge[same]
+
+    def within(self, begin: I64) -> tuple[I64, I64]:
+        """The dependencies of operations on the begin of one before them, which still runs: its row."""
+        operation = np.full(len(self.graph.time_ns), -1, dtype=np.int64)
+        known = np.flatnonzero(begin >= 0)
+        operation[begin[known]] = known
+        _, edge = self.into(begin)
+        row = operation[self.graph.source[edge]]
+        return row[row >= 0], edge[row >= 0]
 
     def parts_of(self, found: tuple[I64, I64]) -> tuple[I64, I64]:
         row, edge = found

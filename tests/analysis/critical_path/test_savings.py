@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kernels that begin before the one before them has ended would win."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_traces.machine import PAUSE_NS, STEPS, Machine, made
+from made_traces.programs import begun_early
+
+from profiling_lab.analysis.critical_path.savings import Saved, shorter
+from profiling_lab.trace import Trace
+from profiling_lab.trace.step_windows import step_windows
+
+
+def trace_of(path: Path, factors: dict[int, float]) -> Trace:
+    machine = Machine(factors)
+    for _ in range(STEPS):
+        machine.step(True)
+        begun_early(machine)
+        machine.step(False)
+    return machine.write(path)
+
+
+@pytest.mark.parametrize("left", [0.0, 0.5])
+@pytest.mark.parametrize("line", [10, 11, 12])
+def test_a_kernel_that_is_begun_early_wins_no_time_of_the_one_before(
+    line: int, left: float, tmp_path: Path
+) -> None:
+    trace = trace_of(tmp_path / "run.sqlite", {})
+    name = trace.operations.names.index(f"kernel_{line}")
+    rows = np.flatnonzero(trace.operations.name == name)
+    won_ns = Saved(trace, step_windows(trace), ()).per_step_ns(shorter(rows, left))
+    steps_ns = [
+        made(begun_early, tmp_path / f"{i}.sqlite", factors).by_line().step.length_ns
+        for i, factors in enumerate(({}, {line: left}))
+    ]
+    assert won_ns == pytest.approx(steps_ns[0] - steps_ns[1], abs=2 * PAUSE_NS)
+    assert won_ns > 0
