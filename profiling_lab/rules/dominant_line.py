@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.analysis.critical_path.savings import shorter
+from profiling_lab.analysis.critical_path.savings import fewer
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import LONGER, Abstain, RuleResult, Threshold, ms, percent
@@ -53,7 +53,7 @@ def check(view: View) -> RuleResult:
                 rows=mine,
                 weight=duration,
                 remedy=REMEDY,
-                saving=shorter(mine[~on_tensor_cores[mine]], 0.0),
+                saving=fewer(mine[~on_tensor_cores[mine]]),
             )
         )
     return findings or view.too_few_lines("that no line dominates") or ()

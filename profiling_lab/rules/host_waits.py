@@ -59,7 +59,9 @@ def wait_findings(view: View, calls: I64, what: str, remedy: str) -> list[Findin
         by_thread = [int(waited_ns[rows].sum()) for _, rows in _by_thread(view, mine)]
         longest, threads = max(by_thread), "the thread that waited longest " if len(by_thread) > 1 else ""
         dense = len(mine) > 1 and longest >= view[DENSITY] * view.span_ns  # one wait ends what was measured
-        if int(idle_ns.sum()) < view[IDLE] * view.span_ns and not dense:
+        # Each process has idle time of its own, while others use the same GPU: the one that idled most counts.
+        idled_ns = int(np.bincount(view.calls.process[mine], weights=idle_ns).max())
+        if idled_ns < view[IDLE] * view.span_ns and not dense:
             continue
         weight = idle_ns if idle_ns.any() else waited_ns
         lines = len(unique(line[part]))
@@ -70,8 +72,8 @@ def wait_findings(view: View, calls: I64, what: str, remedy: str) -> list[Findin
             view.finding(
                 what=f"{len(mine)} {what}{at} ({names}): the host waited {ms(int(waited_ns.sum()))}, "
                 f"{threads}{percent(longest / view.span_ns)} of the recording; the GPU then idled "
-                f"{ms(int(idle_ns.sum()))}",
-                cost_ns=int(idle_ns.sum()),
+                f"{ms(idled_ns)}",
+                cost_ns=idled_ns,
                 cost_of="GPU idle after the waits",
                 place=view.place(int(np.bincount(line[part] + 1, weights=weight).argmax()) - 1),
                 table="calls",
