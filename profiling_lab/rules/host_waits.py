@@ -59,7 +59,7 @@ def wait_findings(view: View, calls: I64, what: str, remedy: str) -> list[Findin
         by_thread = [int(waited_ns[rows].sum()) for _, rows in _by_thread(view, mine)]
         longest, threads = max(by_thread), "the thread that waited longest " if len(by_thread) > 1 else ""
         dense = len(mine) > 1 and longest >= view[DENSITY] * view.span_ns  # one wait ends what was measured
-        # Each process has idle time of its own, while others use the same GPU: the one that idled most counts.
+        # Processes that share a GPU have idle time each: the one that has most counts.
         idled_ns = int(np.bincount(view.calls.process[mine], weights=idle_ns).max())
         if idled_ns < view[IDLE] * view.span_ns and not dense:
             continue

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from builders import TraceBuilder
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from profiling_lab.analysis.busy import Busy
@@ -94,7 +94,22 @@ GPU_TIME = {
 IDLE = {"low_utilisation", "gpu_gaps", "gap_cause", "sync_calls", "implicit_sync", "short_runs", "dataloader"}
 
 
+def of_process(number: int, what: str, name: str, ns: int) -> tuple:
+    return what, name, ns, 500 if what == "kernel" else 700_000, "/app/train.py:3 step", (0, 7, 1, number)
+
+
+TWO_PROCESSES = [
+    *[of_process(101, "kernel", "k", 500)] * 8,
+    of_process(100, "wait", "cudaStreamSynchronize_v3020", 500),
+    of_process(100, "kernel", "k", 500),
+    of_process(101, "wait", "cudaStreamSynchronize_v3020", 500),
+    of_process(101, "kernel", "k", 700_000),
+]
+"""of one GPU: each idles while the other runs"""
+
+
 @settings(max_examples=150)
+@example(TWO_PROCESSES, 3, 0, False)
 @given(events, st.sampled_from((1, 3, 40)), st.sampled_from((0, 50_000, 4_000_000)), st.booleans())
 def test_no_cost_exceeds_what_it_is_charged_to(
     loop: list, repeats: int, gap_ns: int, with_steps: bool
