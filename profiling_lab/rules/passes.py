@@ -62,7 +62,7 @@ def undecided(passes: Passes) -> Abstain | None:
     if not len(passes):
         return Abstain("the trace has no backward, or does not distinguish it from forward", STACKS)
     if not (passes.node >= 0).any():
-        return Abstain("the trace does not tell the node of autograd of a launch", "`profiling-lab record`")
+        return Abstain("the trace does not tell the node of autograd of a launch", STACKS)
     return None
 
 
