@@ -163,16 +163,26 @@ class Machine:
 Program = Callable[[Machine], None]
 
 
+def written(
+    program: Program,
+    path: Path,
+    factors: Mapping[int, float] | None = None,
+    recording: Recording | None = None,
+) -> Trace:
+    """The recording of a program of STEPS steps."""
+    machine = Machine(factors or {}, recording)
+    for _ in range(STEPS):
+        machine.step(True)
+        program(machine)
+        machine.step(False)
+    return machine.write(path)
+
+
 def made(
     program: Program,
     path: Path,
     factors: Mapping[int, float] | None = None,
     recording: Recording | None = None,
 ) -> PathOfStep:
-    """The path of a program of STEPS steps."""
-    machine = Machine(factors or {}, recording)
-    for _ in range(STEPS):
-        machine.step(True)
-        program(machine)
-        machine.step(False)
-    return PathOfStep(machine.write(path))
+    """The path of a step of it."""
+    return PathOfStep(written(program, path, factors, recording))

@@ -7,21 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_traces.machine import PAUSE_NS, STEPS, Machine, made
+from made_traces.machine import PAUSE_NS, made, written
 from made_traces.programs import begun_early
 
 from profiling_lab.analysis.critical_path.savings import Saved, shorter
-from profiling_lab.trace import Trace
 from profiling_lab.trace.step_windows import step_windows
-
-
-def trace_of(path: Path, factors: dict[int, float]) -> Trace:
-    machine = Machine(factors)
-    for _ in range(STEPS):
-        machine.step(True)
-        begun_early(machine)
-        machine.step(False)
-    return machine.write(path)
 
 
 @pytest.mark.parametrize("left", [0.0, 0.5])
@@ -29,7 +19,7 @@ def trace_of(path: Path, factors: dict[int, float]) -> Trace:
 def test_a_kernel_that_is_begun_early_wins_no_time_of_the_one_before(
     line: int, left: float, tmp_path: Path
 ) -> None:
-    trace = trace_of(tmp_path / "run.sqlite", {})
+    trace = written(begun_early, tmp_path / "run.sqlite")
     name = trace.operations.names.index(f"kernel_{line}")
     rows = np.flatnonzero(trace.operations.name == name)
     won_ns = Saved(trace, step_windows(trace), ()).per_step_ns(shorter(rows, left))
