@@ -11,7 +11,6 @@ leaves a part.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from profiling_lab.analysis.critical_path.savings import Saving
 from profiling_lab.rules.small_grids import filled
@@ -52,35 +51,31 @@ def _times_in_a_row(view: View, rows: I64, over_waits: bool) -> F64:
     waited = np.searchsorted(np.sort(view.calls.end_ns[view.waits]), start_ns, "right")
     same = np.stack([thread, step, waited * (not over_waits), mine[launched]])
     run = np.cumsum(np.append(True, (np.diff(same) != 0).any(axis=0))[: len(launched)])
-    times[launched] = _count(run, view.operations.name[launched])
+    times[launched] = _count(numbered(run, view.operations.name[launched]))
     module = _in_modules(view.trace.stacks, view.own_row)[view.attribution.stack[launched]]
     launched, step, thread = launched[module], step[module], thread[module]
-    line = (thread, step, place[launched])
-    count = _count(*line, view.operations.name[launched])
-    of_line = _most(count, *line)
-    of_module = -_most(-of_line, thread, step, view.function_of_line[place[launched]])
-    mean = _count(*line) / _sum(1 / count, *line)  # of the line's kernels
+    line = numbered(thread, step, place[launched])
+    count = _count(numbered(line, view.operations.name[launched]))
+    of_line = _most(count, line)
+    of_module = -_most(-of_line, numbered(thread, step, view.function_of_line[place[launched]]))
+    mean = _count(line) / _sum(1 / count, line)  # of the line's kernels
     loops = np.maximum(of_line / of_module, mean / _MOST_LAYERS)
     times[launched] = np.minimum(times[launched], loops)
     return times[rows]
 
 
-def _count(*keys: npt.NDArray[np.integer]) -> I64:
-    """Per row how many have the same keys."""
-    number = numbered(*keys)
+def _count(number: I32) -> I64:
+    """Per row how many have the same number."""
     return np.bincount(number)[number]
 
 
-def _sum(value: F64, *keys: npt.NDArray[np.integer]) -> F64:
-    """Per row the sum over those with the same keys."""
-    _, number = np.unique(np.stack(keys), axis=1, return_inverse=True)
-    of_group = np.bincount(number.reshape(-1), weights=value)
-    return np.asarray(of_group[number.reshape(-1)], dtype=np.float64)
+def _sum(value: F64, number: I32) -> F64:
+    """Per row the sum over those with the same number."""
+    return np.asarray(np.bincount(number, weights=value)[number], dtype=np.float64)
 
 
-def _most(value: I64, *keys: npt.NDArray[np.integer]) -> I64:
-    """Per row the largest value of those with the same keys."""
-    number = numbered(*keys)
+def _most(value: I64, number: I32) -> I64:
+    """Per row the largest value of those with the same number."""
     most = np.full(int(number.max(initial=-1)) + 1, np.iinfo(np.int64).min)
     np.maximum.at(most, number, value)
     return most[number]

@@ -8,6 +8,7 @@ evaluates each node once in a pass. Each thread of the engine has passes of its 
 from __future__ import annotations
 
 import re
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -40,7 +41,17 @@ class Passes:
         return len(self.rows)
 
 
+_KNOWN: WeakKeyDictionary[View, Passes] = WeakKeyDictionary()
+"""several rules look at the passes of a view"""
+
+
 def backward_passes(view: View) -> Passes:
+    if (known := _KNOWN.get(view)) is None:
+        known = _KNOWN[view] = _passes(view)
+    return known
+
+
+def _passes(view: View) -> Passes:
     call = view.attribution.call
     rows = np.flatnonzero((view.attribution.phase == Phase.BACKWARD) & (call >= 0))
     calls = view.calls

@@ -30,7 +30,8 @@ def filled(view: View) -> F64:
     """Per operation the part of the SMs that its blocks fill: 0 for what is no kernel, 1 where the trace does
     not say it.
     """
-    part = np.where(np.isfinite(blocks_of(view)), blocks_of(view) / np.maximum(_sms(view), 1), 1.0)
+    blocks = blocks_of(view)
+    part = np.where(np.isfinite(blocks), blocks / np.maximum(_sms(view), 1), 1.0)
     return np.where(view.kernels, np.minimum(part, 1.0), 0.0)
 
 

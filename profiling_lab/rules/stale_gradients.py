@@ -63,29 +63,30 @@ def for_nothing(view: View, passes: Passes, found: Stale, mine: I64) -> tuple[I6
     node of parameters whose gradients are not added to what was there before. But it is known only where the
     pass ends with parameters, and not with the gradient of an input, that no such input is used, too.
     """
-    line, made = view.operation_place[passes.rows], _made(view, passes, found.place)
+    line, makers = view.operation_place[passes.rows], _makers(view, passes)
+    made = _made(passes, makers, found.place)
     used = np.setdiff1d(found.line, found.line[mine])
     chosen = np.isin(passes.number, passes.number[found.place[mine]])
     last = np.full(int(passes.number.max()) + 1, -1)
     stored = of_nodes(view, HAS_PARAMETERS)[passes.rows] & ~np.isin(passes.evaluation, made)
-    stored &= np.isin(passes.number, _end_with_parameters(view, passes, made))
+    stored &= np.isin(passes.number, _end_with_parameters(view, passes, makers, made))
     at = np.flatnonzero(chosen & (np.isin(line, used) | stored))
     np.maximum.at(last, passes.number[at], at)
     last = last[passes.number]
     rest = chosen & (last >= 0) & (np.arange(len(passes)) > last)
     left = np.where(rest, 0.0, 1.0)
     weights = found.place[mine][~rest[found.place[mine]]]
-    _of_weights(view, passes, weights, left)
+    _of_weights(view, passes, makers, weights, left)
     at, took = np.flatnonzero(left < 1), view.operations.duration_ns[passes.rows]
     saved = took[at] * (1 - left[at])
     return at, left[at], bool(2 * saved[rest[at]].sum() > saved.sum())
 
 
-def _of_weights(view: View, passes: Passes, added: I64, left: F64) -> None:
+def _of_weights(view: View, passes: Passes, makers: _Makers, added: I64, left: F64) -> None:
     """Notes what the nodes before these additions compute for weights alone."""
-    passed_on, maker, same_pass = _makers(view, passes)
-    made = _made(view, passes, added)
-    left[passed_on & same_pass & np.isin(passes.evaluation[maker], made)] = 0.0
+    made = _made(passes, makers, added)
+    made_these = np.isin(passes.evaluation[makers.entry], made)
+    left[makers.passed_on & makers.same_pass & made_these] = 0.0
     left[added] = 0.0
     inputs, weights, product = (
         view.kernels_named(name)[passes.rows] for name in (OF_INPUTS, OF_WEIGHTS, MATRIX)
@@ -99,24 +100,32 @@ def _of_weights(view: View, passes: Passes, added: I64, left: F64) -> None:
             left[products] = 0.5 if len(products) > 1 else 0.0
 
 
-def _makers(view: View, passes: Passes) -> tuple[Mask, I64, Mask]:
-    """Per entry, whether it passes a gradient on; the last before it that does not; whether in its pass."""
+@dataclass(frozen=True, slots=True)
+class _Makers:
+    """Columns are entries of Passes."""
+
+    passed_on: Mask
+    """whether it passes a gradient on"""
+    entry: I64
+    """the last one before it that does not: its own if it does not"""
+    same_pass: Mask
+
+
+def _makers(view: View, passes: Passes) -> _Makers:
     passed_on = of_nodes(view, PASSED_ON)[passes.rows]
-    maker = np.maximum.accumulate(np.where(passed_on, 0, np.arange(len(passes))))
-    return passed_on, maker, passes.number[maker] == passes.number
+    entry = np.maximum.accumulate(np.where(passed_on, 0, np.arange(len(passes))))
+    return _Makers(passed_on, entry, passes.number[entry] == passes.number)
 
 
-def _made(view: View, passes: Passes, added: I64) -> I64:
+def _made(passes: Passes, makers: _Makers, added: I64) -> I64:
     """The evaluations that made what these additions add."""
-    _, maker, same_pass = _makers(view, passes)
-    return passes.evaluation[maker[added[same_pass[added]]]]
+    return passes.evaluation[makers.entry[added[makers.same_pass[added]]]]
 
 
-def _end_with_parameters(view: View, passes: Passes, made: I64) -> I64:
+def _end_with_parameters(view: View, passes: Passes, makers: _Makers, made: I64) -> I64:
     """Passes whose last node computes stale gradients of parameters, and none of its input."""
-    _, maker, same_pass = _makers(view, passes)
     last = np.flatnonzero(np.append(passes.number[1:] != passes.number[:-1], True)[: len(passes)])
-    last = maker[last[same_pass[last]]]
+    last = makers.entry[last[makers.same_pass[last]]]
     last = last[np.isin(passes.evaluation[last], made)]
     inputs, product = (view.kernels_named(name)[passes.rows] for name in (OF_INPUTS, MATRIX))
     indices = of_nodes(view, OF_INDICES)[passes.rows]

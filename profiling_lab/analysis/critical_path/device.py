@@ -72,8 +72,9 @@ def add_device(
     before, overlaps = _before_on_stream(launched)
     from_launch = _behind_launch(trace, launched, before, call_site)
     on_stream = _behind_stream(operations, launched, np.where(overlaps, -1, before), end, site)
-    within = _within_another(operations, np.where(overlaps, before, -1), begin, kind, site)
-    _end_in_order(operations, builder, np.where(overlaps, before, -1), end)
+    still_runs = np.where(overlaps, before, -1)
+    within = _within_another(operations, still_runs, begin, kind, site)
+    _end_in_order(operations, builder, still_runs, end)
     on_event = _behind_events(trace, launched, end, call_site)
     found = [from_launch, on_stream, within, on_event]
     best = _ready(operations, found)
