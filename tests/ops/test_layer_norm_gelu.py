@@ -87,6 +87,26 @@ def test_a_row_far_from_zero_does_not_cancel(
         assert error < 4e-6, f"d = {d}: {error}"
 
 
+@pytest.mark.parametrize("dtype_name", ["bfloat16", "float16"])
+def test_rows_near_and_far_from_zero_lie_together(
+    device: torch.device, generator: torch.Generator, dtype_name: str
+) -> None:
+    """Packed rows share a block: those far from zero get a second pass, and the others keep what they have."""
+    dtype = getattr(torch, dtype_name)
+    eps = torch.finfo(dtype).eps
+    for d in (33, 64, 136, 257, 1001):
+        offset = torch.tensor([0.0, 0.0, 2.0, -40.0, 0.0, 900.0]).repeat(60)[:333, None]
+        x = (
+            (torch.randn(333, d, generator=generator) * (1 + offset.abs() * 4 * eps) + offset)
+            .to(dtype)
+            .to(device)
+        )
+        weight, bias = torch.ones(d, dtype=dtype, device=device), torch.zeros(d, dtype=dtype, device=device)
+        truth = exact(x, weight, bias)
+        error = (layer_norm_gelu(x, weight, bias).double() - truth).abs() / (truth.abs() + 0.02)
+        assert error.max().item() < eps, f"d = {d}: {(error.amax(1) / eps).tolist()[:6]} in eps"
+
+
 @pytest.mark.parametrize("dtype_name", ["float32", "bfloat16", "float16"])
 def test_a_constant_row_gives_gelu_of_the_bias(device: torch.device, dtype_name: str) -> None:
     dtype = getattr(torch, dtype_name)

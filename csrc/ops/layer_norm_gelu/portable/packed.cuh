@@ -316,15 +316,15 @@ class PackedSums {
   __device__ PackedSums(const Tile& tile, const Packing& packing, void* shared)
       : tile_(tile), packing_(packing), of_vec_(static_cast<Part*>(shared)) {}
 
-  /// Hands in part(from, until) of vector i: of its elements of one row.
+  /// Hands in part(from, until, row) of vector i: of its elements of one row.
   template <class Make>
   __device__ __forceinline__ void post(int i, Make&& part) {
     const int vec = tile_.first(i) / Tile::kVecSize;
     if (!tile_.is_split(i)) {
-      of_vec_[vec] = part(0, Tile::kVecSize);
+      of_vec_[vec] = part(0, Tile::kVecSize, tile_.row(i));
     } else {
-      of_vec_[vec] = part(0, tile_.split(i));
-      of_head()[tile_.row(i) + 1] = part(tile_.split(i), Tile::kVecSize);
+      of_vec_[vec] = part(0, tile_.split(i), tile_.row(i));
+      of_head()[tile_.row(i) + 1] = part(tile_.split(i), Tile::kVecSize, tile_.row(i) + 1);
     }
   }
 

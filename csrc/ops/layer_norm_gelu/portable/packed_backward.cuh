@@ -128,7 +128,7 @@ __device__ __forceinline__ void packed_backward(const BackwardParams& params, co
         dbias[i][j] += dz[j];
         dh[i][j] = dz[j] * w[j];
       }
-      sums.post(i, [&](int from, int until) {
+      sums.post(i, [&](int from, int until, int) {
         Part part{0.0f, 0.0f};
 #pragma unroll
         for (int j = 0; j < kVecSize; ++j) {

@@ -27,19 +27,17 @@ struct PackedForwardConfig {
   using Weights = PackedWeights<Tile>;
   static constexpr GeluForm kForm = kForm_;
   static constexpr int kResidentThreads = kResidentThreads_;
-  static constexpr bool kExactSlope = sizeof(Element) == 4;
+  static constexpr bool kTwoPasses = sizeof(Element) == 4;
 
-  /// Of some elements of a row: sums of what they differ by from the first of them, and of its square. In bf16 the
-  /// squares need no such care: they are exact, and so are the sums of a few.
-  static constexpr bool kHasPivot = !std::is_same_v<Element, __nv_bfloat16>;
+  /// Of some elements of a row: sums of what they differ by from the row's centre, or in fp32 from the first of them,
+  /// and of its square.
   struct PartWithPivot {
     float sum, squares, pivot, unused;
   };
   struct PlainPart {
     float sum, squares;
-    static constexpr float pivot = 0.0f;
   };
-  using Part = std::conditional_t<kHasPivot, PartWithPivot, PlainPart>;
+  using Part = std::conditional_t<kTwoPasses, PartWithPivot, PlainPart>;
   using Sums = PackedSums<Tile, Part>;
 
   /// What normalises the elements of a row: as in RowStatistics.
@@ -52,15 +50,15 @@ struct PackedForwardConfig {
 /// Of elements `from` to `until` of a vector.
 template <class Config>
 __device__ __forceinline__ typename Config::Part part_of(const float (&x)[Config::Tile::kVecSize], int from,
-                                                         int until) {
+                                                         int until, float centre) {
   typename Config::Part part{};
 #pragma unroll
   for (int j = 0; j < Config::Tile::kVecSize; ++j) {
-    if constexpr (Config::kHasPivot) {
-      if (j == from) part.pivot = x[j];
+    if constexpr (Config::kTwoPasses) {
+      if (j == from) part.pivot = centre = x[j];
     }
     if (j >= from && j < until) {
-      const float d = x[j] - part.pivot;
+      const float d = x[j] - centre;
       part.sum += d;
       part.squares = fmaf(d, d, part.squares);
     }
@@ -68,25 +66,29 @@ __device__ __forceinline__ typename Config::Part part_of(const float (&x)[Config
   return part;
 }
 
-/// All lanes of a warp; `each` as in PackedSums::each_row.
+/// Averages of what plain parts are the sums of. All lanes of a warp; `each` as in PackedSums::each_row.
+template <class Config, class Each>
+__device__ __forceinline__ float2 averages_of_parts(const typename Config::Sums& sums, Each&& each,
+                                                    float inverse_cols) {
+  float mean = 0.0f, squares = 0.0f;
+  each([&](const typename Config::Part& part, int) {
+    mean = fmaf(part.sum, inverse_cols, mean);
+    squares += part.squares;
+  });
+  sums.add(mean, squares);
+  return {mean, squares * inverse_cols};
+}
+
+/// Of parts with pivots: each about its own mean, which its few elements give accurately, and then about the row's.
 template <class Config, class Each>
 __device__ __forceinline__ RowStatistics statistics_of_parts(const typename Config::Sums& sums, Each&& each,
                                                              float inverse_cols, float eps) {
   using Part = typename Config::Part;
-  float mean = 0.0f, squares = 0.0f;
+  float mean = 0.0f, rest = 0.0f, squares = 0.0f;
   each([&](const Part& part, int count) {
     mean = fmaf(part.pivot * inverse_cols, static_cast<float>(count), fmaf(part.sum, inverse_cols, mean));
-    squares += part.squares;
   });
   sums.add(mean, squares);
-  if constexpr (!Config::kHasPivot) {
-    const float variance = fmaf(-mean, mean, squares * inverse_cols);
-    if (__all_sync(cuda::kAllLanes, one_pass_is_enough(mean, variance)))
-      return one_pass_statistics(mean, variance, eps);
-  }
-  // Each part about its own mean, which its few elements give accurately, and then about the row's.
-  float rest = 0.0f;
-  squares = 0.0f;
   each([&](const Part& part, int elements) {
     const float count = static_cast<float>(elements), d = part.pivot - mean;
     const float of_part =
@@ -95,7 +97,7 @@ __device__ __forceinline__ RowStatistics statistics_of_parts(const typename Conf
     squares += fmaf(count * (d + of_part), d + of_part, fmaf(-part.sum, of_part, part.squares));
   });
   sums.add(rest, squares);
-  return two_pass_statistics<Config::kExactSlope>(mean, rest * inverse_cols, squares * inverse_cols, eps);
+  return two_pass_statistics<true>(mean, rest * inverse_cols, squares * inverse_cols, eps);
 }
 
 template <class Config, bool kBulk>
@@ -131,22 +133,47 @@ __device__ __forceinline__ void packed_forward(const ForwardParams& params, cons
   for (int k = 0; k < steps.count(); ++k, ring.advance()) {
     const PackedStep step = steps.at(k);
     ring.wait();
+    const auto post = [&](auto&& centre_of) {
 #pragma unroll
-    for (int i = 0; i < kVecs; ++i) {
-      float f[kVecSize];
-      cuda::unpack(ring.vec(0, i), f);
-      sums.post(i, [&](int from, int until) { return part_of<Config>(f, from, until); });
-    }
-    __syncthreads();
-    ring.request(steps, k + Ring::kAhead, inputs);
-    sums.each_row(step.rows, [&](int row, bool leads, auto&& each) {
-      const RowStatistics s = statistics_of_parts<Config>(sums, each, inverse_cols, eps);
-      if (row < 0 || !leads) return;
+      for (int i = 0; i < kVecs; ++i) {
+        float f[kVecSize];
+        cuda::unpack(ring.vec(0, i), f);
+        sums.post(
+            i, [&](int from, int until, int row) { return part_of<Config>(f, from, until, centre_of(row)); });
+      }
+      __syncthreads();
+    };
+    const auto put = [&](int row, const RowStatistics& s) {
       terms[row] = {s.slope, s.offset, s.centre, s.slope_rest};
       static_cast<float*>(params.mean)[steps.first_row(k) + row] = s.mean;
       static_cast<float*>(params.rstd)[steps.first_row(k) + row] = s.rstd;
+    };
+    post([](int) { return 0.0f; });
+    ring.request(steps, k + Ring::kAhead, inputs);
+    bool far = false;
+    sums.each_row(step.rows, [&](int row, bool leads, auto&& each) {
+      RowStatistics s;
+      if constexpr (Config::kTwoPasses) {
+        s = statistics_of_parts<Config>(sums, each, inverse_cols, eps);
+      } else {
+        const float2 averages = averages_of_parts<Config>(sums, each, inverse_cols);
+        const float mean = averages.x, variance = fmaf(-mean, mean, averages.y);
+        s = one_pass_statistics(mean, variance, eps);
+        if (!one_pass_is_enough(mean, variance)) s.centre = mean, far = true;
+      }
+      if (row >= 0 && leads) put(row, s);
     });
-    __syncthreads();
+    if constexpr (Config::kTwoPasses) {
+      __syncthreads();
+    } else if (__syncthreads_or(far)) {  // rare; in these steps rows near zero get the same sums again
+      post([&](int row) { return terms[row].centre; });
+      sums.each_row(step.rows, [&](int row, bool leads, auto&& each) {
+        const float2 averages = averages_of_parts<Config>(sums, each, inverse_cols);
+        if (row < 0 || !leads || terms[row].centre == 0.0f) return;
+        put(row, two_pass_statistics<false>(terms[row].centre, averages.x, averages.y, eps));
+      });
+      __syncthreads();
+    }
     Element* y = static_cast<Element*>(params.y) + steps.first_element(k);
 #pragma unroll
     for (int i = 0; i < kVecs; ++i) {
@@ -158,10 +185,10 @@ __device__ __forceinline__ void packed_forward(const ForwardParams& params, cons
           for (int j = 0; j < kVecSize; ++j) {
             const Terms row = of(j);
             const float x = kCentred ? f[j] - row.centre : f[j];
-            f[j] = fmaf(x, row.slope, Config::kExactSlope ? fmaf(x, row.slope_rest, row.offset) : row.offset);
+            f[j] = fmaf(x, row.slope, Config::kTwoPasses ? fmaf(x, row.slope_rest, row.offset) : row.offset);
           }
         };
-        if (!Config::kExactSlope && Of::kIsOne && of(0).centre == 0.0f) {
+        if (!Config::kTwoPasses && Of::kIsOne && of(0).centre == 0.0f) {
           normalise.template operator()<false>();
         } else {
           normalise.template operator()<true>();
