@@ -137,43 +137,48 @@ class PackedTile {
   int first_[kVecs], row_[kVecs], in_bundle_[kVecs];
 };
 
-/// Weight and bias of a bundle's vectors as fp32 in shared memory, in quads: quad by quad, vector by vector, so that
-/// neighbouring lanes read neighbouring quads.
-template <class Tile>
+/// Weight and bias of a bundle's vectors in shared memory, as `Stored`: in 16-byte quads, quad by quad, vector by
+/// vector, so that neighbouring lanes read neighbouring quads.
+template <class Tile, class Stored>
 class PackedWeights {
  public:
   using Floats = float[Tile::kVecSize];
-  static constexpr int kQuads = Tile::kVecSize / 4;
+  static constexpr int kOfQuad = cuda::kVecSize<Stored>, kQuads = Tile::kVecSize / kOfQuad;
   static int bytes(const Packing& packing) {
-    return 2 * kQuads * packing.vecs_per_bundle * static_cast<int>(sizeof(float4));
+    return 2 * kQuads * packing.vecs_per_bundle * static_cast<int>(sizeof(uint4));
   }
 
   /// `bias` may be null. Synchronise the block before the first get().
-  __device__ PackedWeights(const Packing& packing, float4* shared, const void* weight, const void* bias,
+  __device__ PackedWeights(const Packing& packing, void* shared, const void* weight, const void* bias,
                            float scale)
-      : shared_(shared), distance_(packing.vecs_per_bundle) {
+      : shared_(static_cast<uint4*>(shared)), distance_(packing.vecs_per_bundle) {
     using Element = typename Tile::Element;
-    auto* floats = reinterpret_cast<float*>(shared);
+    auto* stored = static_cast<Stored*>(shared);
+    const auto scaled = [&](const void* of, int column) {
+      return cuda::from_float<Stored>(cuda::to_float(__ldg(static_cast<const Element*>(of) + column)) *
+                                      scale);
+    };
     for (int n = static_cast<int>(threadIdx.x); n < distance_ * Tile::kVecSize;
          n += static_cast<int>(blockDim.x)) {
       const int vec = n / Tile::kVecSize, j = n % Tile::kVecSize, column = n % packing.cols;
-      const int at = (j / 4 * distance_ + vec) * 4 + j % 4;
-      floats[at] = cuda::to_float(__ldg(static_cast<const Element*>(weight) + column)) * scale;
-      floats[at + 4 * kQuads * distance_] =
-          bias == nullptr ? 0.0f : cuda::to_float(__ldg(static_cast<const Element*>(bias) + column)) * scale;
+      const int at = (j / kOfQuad * distance_ + vec) * kOfQuad + j % kOfQuad;
+      stored[at] = scaled(weight, column);
+      stored[at + kOfQuad * kQuads * distance_] =
+          bias == nullptr ? cuda::from_float<Stored>(0.0f) : scaled(bias, column);
     }
   }
   __device__ __forceinline__ void get(const Tile& tile, int i, Floats& weight, Floats& bias) const {
 #pragma unroll
     for (int q = 0; q < 2 * kQuads; ++q) {
-      const float4 quad = shared_[q * distance_ + tile.in_bundle(i)];
-      float* f = q < kQuads ? weight + 4 * q : bias + 4 * (q - kQuads);
-      f[0] = quad.x, f[1] = quad.y, f[2] = quad.z, f[3] = quad.w;
+      float f[kOfQuad];
+      cuda::unpack(cuda::Vec<Stored>{shared_[q * distance_ + tile.in_bundle(i)]}, f);
+#pragma unroll
+      for (int j = 0; j < kOfQuad; ++j) (q < kQuads ? weight : bias)[q % kQuads * kOfQuad + j] = f[j];
     }
   }
 
  private:
-  const float4* shared_;
+  const uint4* shared_;
   int distance_;
 };
 

@@ -24,7 +24,7 @@ struct PackedBackwardConfig {
   using Tile = PackedTile<Element, kColumns, kSplit>;
   template <bool kBulk>
   using Ring = PackedRing<Tile, kStages, 2, kBulk>;
-  using Weights = PackedWeights<Tile>;
+  using Weights = PackedWeights<Tile, float>;
   using Part = float2;  // of some elements of a row: the sums of dH and of dH H
   using Sums = PackedSums<Tile, Part>;
   static constexpr GeluForm kForm = kForm_;
@@ -93,8 +93,8 @@ __device__ __forceinline__ void packed_backward(const BackwardParams& params, co
     return row;
   };
   statistics[threadIdx.x] = load_statistics(0);
-  const typename Config::Weights weights(packing, reinterpret_cast<float4*>(shared), params.weight,
-                                         params.bias, Config::kScaled ? cuda::kGaussScale : 1.0f);
+  const typename Config::Weights weights(packing, shared, params.weight, params.bias,
+                                         Config::kScaled ? cuda::kGaussScale : 1.0f);
   __syncthreads();
 
   Floats dweight = {}, dbias = {};

@@ -24,7 +24,7 @@ struct PackedForwardConfig {
   using Tile = PackedTile<Element, kColumns, kSplit>;
   template <bool kBulk>
   using Ring = PackedRing<Tile, kStages, 1, kBulk>;
-  using Weights = PackedWeights<Tile>;
+  using Weights = PackedWeights<Tile, Element>;
   static constexpr GeluForm kForm = kForm_;
   static constexpr int kResidentThreads = kResidentThreads_;
   static constexpr bool kTwoPasses = sizeof(Element) == 4;
@@ -122,8 +122,7 @@ __device__ __forceinline__ void packed_forward(const ForwardParams& params, cons
   __syncthreads();
 #pragma unroll 1
   for (int k = 0; k < Ring::kAhead; ++k) ring.request(steps, k, inputs);
-  const typename Config::Weights weights(packing, reinterpret_cast<float4*>(shared), params.weight,
-                                         params.bias, 1.0f);
+  const typename Config::Weights weights(packing, shared, params.weight, params.bias, 1.0f);
   // A last step has elements written by hand, by the lanes of one warp. __syncwarp and then the step's mbarrier order
   // them before the reads, but racecheck follows only the lane that arrives there: where no block barrier of the loop
   // lies in between, this one shows the order.
