@@ -101,7 +101,7 @@ def test_rows_near_and_far_from_zero_lie_together(
             .to(dtype)
             .to(device)
         )
-        weight, bias = torch.ones(d, dtype=dtype, device=device), torch.zeros(d, dtype=dtype, device=device)
+        weight, bias = (torch.full((d,), v, dtype=dtype, device=device) for v in (1.0, 0.0))
         truth = exact(x, weight, bias)
         error = (layer_norm_gelu(x, weight, bias).double() - truth).abs() / (truth.abs() + 0.02)
         assert error.max().item() < eps, f"d = {d}: {(error.amax(1) / eps).tolist()[:6]} in eps"

@@ -16,9 +16,9 @@
 
 namespace plab::ops::layer_norm_gelu {
 
-/// kResidentThreads: as in PackedForwardConfig.
+/// kResidentThreads: as in PackedForwardConfig. kStages: three steps of fp32 leave too few threads on an SM.
 template <class Element_, bool kSplit, GeluForm kForm_, int kColumns = 16, int kResidentThreads_ = 640,
-          int kStages = 2>
+          int kStages = sizeof(Element_) == 2 ? 3 : 2>
 struct PackedBackwardConfig {
   using Element = Element_;
   using Tile = PackedTile<Element, kColumns, kSplit>;

@@ -49,7 +49,7 @@ inline PackedShape choose_packed_shape(const PackedLimits& limits, int64_t rows,
         static_cast<float>(bundles * vecs_per_bundle) / static_cast<float>(threads * limits.vecs_of_thread);
     const float occupied = static_cast<float>(blocks * threads) / static_cast<float>(limits.resident_threads);
     const float score =
-        busy * (0.5f + 0.5f * occupied) * (blocks > 1 ? 1.0f : 0.95f) * (threads < 128 ? 0.97f : 1.0f);
+        busy * (0.5f + 0.5f * occupied) * (blocks > 1 ? 1.0f : 0.85f) * (threads < 128 ? 0.97f : 1.0f);
     if (score > best_score) best = {threads, bundles, blocks}, best_score = score;
   }
   return best;
