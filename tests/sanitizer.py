@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+from gpu_memory import needs_gpu_memory
 from nvidia_tools import needs
 from package_root import PACKAGE_ROOT
 
@@ -17,6 +18,7 @@ def assert_finds_nothing(tool: str, program: str, *arguments: str, **variables: 
     variables: of the environment, in addition to this process' own.
     """
     sanitizer = needs("compute-sanitizer")
+    needs_gpu_memory(8)
     path = os.pathsep.join(filter(None, [str(PACKAGE_ROOT), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         [sanitizer, "--tool", tool, "--error-exitcode", "9", sys.executable, "-c", program, *arguments],

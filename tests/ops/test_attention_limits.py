@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from gpu_memory import needs_gpu_memory
 
 from profiling_lab.ops.attention import flash_attention, reference
 
@@ -21,12 +22,6 @@ BF16 = torch.bfloat16
 def normal(*shape: int, seed: int, device: str = "cuda", dtype: torch.dtype = BF16) -> torch.Tensor:
     generator = torch.Generator(device).manual_seed(seed)
     return torch.empty(shape, device=device, dtype=dtype).normal_(generator=generator)
-
-
-def needs_memory(gibibytes: int) -> None:
-    free, _ = torch.cuda.mem_get_info()
-    if free < gibibytes * GIB:
-        pytest.skip(f"needs {gibibytes} GiB of GPU memory, {free // GIB} are free")
 
 
 def gradients(inputs: list[torch.Tensor], dout: torch.Tensor, **options: Any) -> list[torch.Tensor]:
@@ -42,7 +37,7 @@ def gradients(inputs: list[torch.Tensor], dout: torch.Tensor, **options: Any) ->
 @pytest.mark.parametrize("causal", [False, True])
 def test_more_than_2_to_the_31_elements(causal: bool) -> None:
     """The last batch entry begins beyond element 2^31 of every tensor, and equals the same entry alone."""
-    needs_memory(60)
+    needs_gpu_memory(60)
     batch, rows, heads, dim = 4200, 256, 16, 128
     assert (batch - 1) * rows * heads * dim > 1 << 31
     inputs = [normal(batch, rows, heads, dim, seed=s) for s in range(3)]
@@ -56,7 +51,7 @@ def test_more_than_2_to_the_31_elements(causal: bool) -> None:
 @pytest.mark.gpu
 def test_more_than_2_to_the_31_elements_in_one_packed_tensor() -> None:
     """Offsets of a variable-length batch count rows; times heads and head_dim they leave 32 bits."""
-    needs_memory(60)
+    needs_gpu_memory(60)
     lengths = [1_000_000, 40_000, 20_000, 1000]
     heads, dim = 16, 128
     total = sum(lengths)

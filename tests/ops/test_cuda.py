@@ -8,6 +8,7 @@ from importlib import import_module
 
 import pytest
 import torch
+from gpu_memory import needs_gpu_memory
 from torch import Tensor
 
 from profiling_lab.ops import OPS
@@ -151,9 +152,7 @@ def test_uninitialised_memory_is_never_read(case: OpCase, variant: Variant) -> N
 
 @pytest.mark.parametrize(("case", "variant"), CUSTOM)
 def test_row_strides_beyond_32_bits(case: OpCase, variant: Variant) -> None:
-    free, _ = torch.cuda.mem_get_info()
-    if free < 16 << 30:
-        pytest.skip(f"needs 16 GiB of GPU memory, {free >> 30} are free")
+    needs_gpu_memory(16)
     first, *rest = case.make_inputs(
         (2, *next(s.shape for s in case.test_shapes if len(s.shape) > 1 and min(s.shape) > 1)[1:]),
         getattr(torch, case.cuda_dtypes[-1]),

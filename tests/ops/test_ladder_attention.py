@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from gpu_memory import needs_gpu_memory
 
 from profiling_lab.ops import ladder_attention
 from profiling_lab.ops.attention import reference
@@ -128,9 +129,7 @@ def test_only_flash_needs_no_memory_for_scores() -> None:
 @pytest.mark.parametrize("rung", RUNGS)
 def test_more_than_2_to_the_31_scores(rung: Rung) -> None:
     """The last rows of a problem whose scores no 32-bit index reaches equal the same rows alone."""
-    free, _ = torch.cuda.mem_get_info()
-    if free < 24 << 30:
-        pytest.skip(f"needs 24 GiB of GPU memory, {free >> 30} are free")
+    needs_gpu_memory(24)
     rows = 47_000
     q, k, v = tensors(torch.device("cuda"), torch.bfloat16, 1, rows, rows, 1, 16)
     assert rows * rows > 1 << 31

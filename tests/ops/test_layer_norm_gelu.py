@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from gpu_memory import needs_gpu_memory
 from torch import Tensor
 
 from profiling_lab.ops import LayerNormGelu, layer_norm_gelu
@@ -91,7 +92,7 @@ def test_a_row_far_from_zero_does_not_cancel(
 def test_rows_near_and_far_from_zero_lie_together(
     device: torch.device, generator: torch.Generator, dtype_name: str
 ) -> None:
-    """Packed rows share a block: those far from zero get a second pass, and the others keep what they have."""
+    """Packed rows share a block: those far from zero get a second pass, the others keep what they have."""
     dtype = getattr(torch, dtype_name)
     eps = torch.finfo(dtype).eps
     for d in (33, 64, 136, 257, 1001):
@@ -306,6 +307,7 @@ def test_int_input_is_refused() -> None:
 @pytest.mark.gpu
 def test_more_than_2_to_the_31_elements(within: Any) -> None:
     """Rows at both ends of a tensor that 32-bit offsets cannot reach."""
+    needs_gpu_memory(24)
     d, rows = 4096, (1 << 31) // 4096 + 3
     device = torch.device("cuda")
     x = torch.empty(rows, d, device=device, dtype=torch.bfloat16)

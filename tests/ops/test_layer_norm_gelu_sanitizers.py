@@ -11,16 +11,21 @@ from sanitizer import assert_finds_nothing
 # A shape for every way to share a row: a warp, a block, a cluster, a long row; aligned and not; few rows and
 # more rows than blocks; packed rows, which need 1024 rows: split and not, the last step with fewer rows; and
 # shifted rows in blocks and in clusters, more of them than are on the GPU at once, and fewer.
+# synccheck (2025.3.1) breaks clusters of more than eight blocks with two of these on an SM: it reports "an
+# illegal memory access" or "missing init", also of a kernel that has one barrier and one st.async.
 PROGRAM = """
-import torch
+import sys, torch
 from profiling_lab.ops import layer_norm_gelu, layer_norm_gelu_residual
 
+LEFT_OUT = [(19, 65537)] if "synccheck" in sys.argv else []
 SHIFTED = ((1, 1025), (1700, 1031), (5, 2049), (300, 8193), (9, 8200), (9, 16385), (19, 65537), (3, 131071))
 SHAPES = ((3, 1), (9, 37), (300, 512), (70, 768), (40, 1000), (40, 1024), (300, 4096), (2, 4096), (40, 5120),
           (20, 8192), (9, 12288), (9, 16384), (5, 32768), (3, 20000), (1030, 33), (1100, 520), (1025, 1001),
           *SHIFTED)
 for dtype in (torch.bfloat16, torch.float32, torch.float16):
     for rows, d in SHAPES:
+        if (rows, d) in LEFT_OUT:
+            continue
         if dtype == torch.float16 and rows < 1024:
             continue  # as bfloat16
         for offset in (0, 1):
@@ -39,4 +44,4 @@ print("ran")
 @pytest.mark.slow
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck", "synccheck", "initcheck"])
 def test_sanitizers_find_nothing(tool: str) -> None:
-    assert_finds_nothing(tool, PROGRAM)
+    assert_finds_nothing(tool, PROGRAM, tool)

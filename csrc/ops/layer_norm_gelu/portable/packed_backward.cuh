@@ -33,6 +33,7 @@ struct PackedBackwardConfig {
   static constexpr bool kScaled = k16Bit && kForm == GeluForm::kErf;
   static constexpr float kOutScale = kScaled ? 0.5f / cuda::kGaussScale : 1.0f;
   static constexpr int kResidentThreads = kResidentThreads_;
+  static constexpr float kAlone = 0.85f;
 
   using Statistics = float2;  // mean and rstd of a row
   /// What dX follows from, with dH and x. 16 bits: scale dH + slope x + shift, as in backward_kernel. fp32:

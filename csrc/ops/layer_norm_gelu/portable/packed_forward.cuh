@@ -27,6 +27,7 @@ struct PackedForwardConfig {
   using Weights = PackedWeights<Tile, Element>;
   static constexpr GeluForm kForm = kForm_;
   static constexpr int kResidentThreads = kResidentThreads_;
+  static constexpr float kAlone = 0.95f;  // measured, as in the backward
   static constexpr bool kTwoPasses = sizeof(Element) == 4;
 
   /// Of some elements of a row: sums of what they differ by from the row's centre, or in fp32 from the first of them,

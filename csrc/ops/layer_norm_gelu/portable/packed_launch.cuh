@@ -22,12 +22,13 @@ struct PackedShape {
 /// What the shape depends on, of the kernel.
 struct PackedLimits {
   int vecs_of_thread, resident_threads, bytes_per_thread, static_bytes;
+  float alone;  // what a block that has an SM to itself is worth, compared with several
 };
 
 template <class Config>
 constexpr PackedLimits packed_limits() {
   return {Config::Tile::kVecs, Config::kResidentThreads, Config::kBytesPerThread,
-          static_cast<int>(sizeof(typename Config::template Ring<true>::Barriers))};
+          static_cast<int>(sizeof(typename Config::template Ring<true>::Barriers)), Config::kAlone};
 }
 
 /// The shape that leaves the fewest lanes idle. Several blocks on an SM: while one waits at a barrier, others
@@ -49,7 +50,7 @@ inline PackedShape choose_packed_shape(const PackedLimits& limits, int64_t rows,
         static_cast<float>(bundles * vecs_per_bundle) / static_cast<float>(threads * limits.vecs_of_thread);
     const float occupied = static_cast<float>(blocks * threads) / static_cast<float>(limits.resident_threads);
     const float score =
-        busy * (0.5f + 0.5f * occupied) * (blocks > 1 ? 1.0f : 0.85f) * (threads < 128 ? 0.97f : 1.0f);
+        busy * (0.5f + 0.5f * occupied) * (blocks > 1 ? 1.0f : limits.alone) * (threads < 128 ? 0.97f : 1.0f);
     if (score > best_score) best = {threads, bundles, blocks}, best_score = score;
   }
   return best;
