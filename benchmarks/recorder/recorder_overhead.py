@@ -12,6 +12,8 @@ must not be older than its tracing:
              processes differ by anyway), CUPTI's kernel records alone, `profiling-lab record`, nsys if there;
              --peer leaves some out, and adds "profiling-lab record --budget 1%", whose blocks
              should be longer than a window and its pause (--steps); --before compares with another build.
+             --copies N starts each of them N times: `overhead_of_processes` is the ratio of the means of
+             their medians, for two processes of one program differ by 1 to 3 %.
              Beside each recording: its CUDA calls and kernels in a step, what our callback took for a call,
              and what both come to in a step
 
@@ -56,7 +58,7 @@ from profiling_lab.measure import (
 from profiling_lab.recording import Recorder, libcupti
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the scripts that all benchmarks share
-from recorder_turns import Turns, take_turns
+from recorder_turns import Turns, pin_threads, take_turns
 from recorder_workloads import KINDS, WORKLOADS, Step
 from script import run_script
 
@@ -67,6 +69,7 @@ DORMANT = "profiling-lab record --dormant"  # no attach
 BUDGET = "profiling-lab record --budget 1%"
 BEFORE = "profiling-lab record, before"
 OUTSIDE = "profiling-lab record, outside of its window"
+COPY = ", process "
 NSYS_RATES_HZ = (200, 1000, 2000)
 Contexts = dict[str, Callable[[], AbstractContextManager[object]]]
 
@@ -99,6 +102,7 @@ def main() -> int:
     parser.add_argument("--output", "-o", type=Path, help="append JSON lines here")
     parser.add_argument("--seconds", type=float, default=30, help="time to measure for (30)")
     parser.add_argument("--steps", type=int, default=2, help="timed steps per block (2)")
+    parser.add_argument("--copies", type=int, default=1, help="processes of each program (1)")
     parser.add_argument("--pin", action="store_true", help="one core for each launching thread")
     parser.add_argument("--turns", help="of a child: the socket by which it gets its turns")
     parser.add_argument("--name", help="of a child: what it is called there")
@@ -306,10 +310,14 @@ def child(args: argparse.Namespace) -> int:
             return (time.perf_counter_ns() - begin) // int(args.steps)
 
         take_turns(args.turns, args.name, block)
-        if _recorder.recording() and args.name not in (OUTSIDE, BUDGET):
+        if _recorder.recording() and program_of(args.name) not in (OUTSIDE, BUDGET):
             counts = {what: per_step(step, what) for what in ("calls", "kernels")}
             counts_file(args.turns, args.name).write_text(json.dumps(counts))
     return 0
+
+
+def program_of(name: str) -> str:
+    return name.partition(COPY)[0]
 
 
 def counts_file(turns: str | Path, name: str) -> Path:
@@ -322,8 +330,8 @@ def measure_processes(run: Run) -> None:
         folder = Path(name)
         turns = Turns(folder / "turns")
         commands = programs(run, folder)
-        wanted = (PLAIN, BEFORE, *(run.args.peer or commands))
-        chosen = [name for name in commands if name in wanted]
+        wanted = (PLAIN, BEFORE, *(run.args.peer or map(program_of, commands)))
+        chosen = [name for name in commands if program_of(name) in wanted]
         started = {
             name: subprocess.Popen(
                 commands[name],
@@ -354,10 +362,26 @@ def measure_processes(run: Run) -> None:
             if name != PLAIN:
                 run.add_ratio(name, timing, plain)
                 run.add_ratio(name, timing, plain, of_means=True)
+        add_ratio_of_processes(run, samples)
         for process in started.values():  # they write their files
             process.wait(timeout=300)
         for name in chosen:
             add_contents(run, name, folder, commands[name])
+
+
+def add_ratio_of_processes(run: Run, samples: dict[str, list[int]]) -> None:
+    """Of the programs that several processes ran: the sample is a process, its value the median."""
+    medians: dict[str, list[int]] = {}
+    for name, blocks in samples.items():
+        medians.setdefault(program_of(name), []).append(round(statistics.median(blocks)))
+    if run.args.copies < 2:
+        return
+    plain = Timing(PLAIN, tuple(medians.pop(PLAIN)))
+    for name, values in medians.items():
+        timing = Timing(name, tuple(values))
+        low, high = ratio_interval(timing, plain, of_means=True)
+        for end, value in (("", ratio(timing, plain, of_means=True)), ("_low", low), ("_high", high)):
+            run.results.add(BENCHMARK, run.case, name, f"overhead_of_processes{end}", value, "ratio")
 
 
 def add_contents(run: Run, name: str, folder: Path, command: list[str]) -> None:
@@ -380,13 +404,26 @@ def add_contents(run: Run, name: str, folder: Path, command: list[str]) -> None:
 
 def environment(run: Run, name: str) -> dict[str, str]:
     """The other build is found first by its own program alone."""
-    path = [str(run.args.before.resolve())] if name == BEFORE else []
+    path = [str(run.args.before.resolve())] if program_of(name) == BEFORE else []
     path += filter(None, [os.environ.get("PYTHONPATH")])
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
 
 
 def programs(run: Run, folder: Path) -> dict[str, list[str]]:
-    """The same program, alone and under each recorder."""
+    """The same program, alone and under each recorder, as often as --copies says."""
+    copies = [("", folder)]
+    for number in range(2, run.args.copies + 1):
+        copies.append((f"{COPY}{number}", folder / str(number)))
+        copies[-1][1].mkdir()
+    return {
+        name + copy: command
+        for copy, files in copies
+        for name, command in programs_of(run, folder / "turns", files, copy).items()
+    }
+
+
+def programs_of(run: Run, turns: Path, folder: Path, copy: str) -> dict[str, list[str]]:
+    """One process of each; `copy` ends its name, `folder` takes its files."""
 
     def program(name: str) -> list[str]:
         pin = ["--pin"] if run.args.pin else []
@@ -396,9 +433,9 @@ def programs(run: Run, folder: Path) -> dict[str, list[str]]:
             "child",
             *options,
             "--turns",
-            str(folder / "turns"),
+            str(turns),
             "--name",
-            name,
+            name + copy,
         ]
 
     def record(name: str, *options: str) -> list[str]:
@@ -448,28 +485,6 @@ def programs(run: Run, folder: Path) -> dict[str, list[str]]:
             output = f"--output={folder}/nsys{len(commands)}"
             commands[name] = [*profile, output, *options, sys.executable, *program(name)]
     return commands
-
-
-def pin_threads() -> None:
-    """One core, and no neighbour on it, for the main thread and for autograd's first; the rest elsewhere."""
-    cores = whole_cores(os.sched_getaffinity(0))
-    if len(cores) < 4:
-        return
-    rest = {cpu for core in cores[2:] for cpu in core}
-    for task in Path("/proc/self/task").iterdir():
-        name = (task / "comm").read_text().strip()
-        main, autograd = int(task.name) == os.getpid(), name == "pt_autograd_0"
-        os.sched_setaffinity(int(task.name), {cores[0][0]} if main else {cores[1][0]} if autograd else rest)
-
-
-def whole_cores(allowed: set[int]) -> list[list[int]]:
-    """The allowed processors, those of one core together, the first core (interrupts) last."""
-    cores: dict[str, list[int]] = {}
-    for cpu in sorted(allowed):
-        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        cores.setdefault(siblings.read_text() if siblings.exists() else str(cpu), []).append(cpu)
-    ordered = list(cores.values())
-    return ordered[1:] + ordered[:1]
 
 
 if __name__ == "__main__":

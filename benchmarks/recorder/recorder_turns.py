@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -67,3 +68,25 @@ class Turns:
         for line in self._lines.values():
             line.close()
         self._socket.close()
+
+
+def pin_threads() -> None:
+    """One core, and no neighbour on it, for the main thread and for autograd's first; the rest elsewhere."""
+    cores = whole_cores(os.sched_getaffinity(0))
+    if len(cores) < 4:
+        return
+    rest = {cpu for core in cores[2:] for cpu in core}
+    for task in Path("/proc/self/task").iterdir():
+        name = (task / "comm").read_text().strip()
+        main, autograd = int(task.name) == os.getpid(), name == "pt_autograd_0"
+        os.sched_setaffinity(int(task.name), {cores[0][0]} if main else {cores[1][0]} if autograd else rest)
+
+
+def whole_cores(allowed: set[int]) -> list[list[int]]:
+    """The allowed processors, those of one core together, the first core (interrupts) last."""
+    cores: dict[str, list[int]] = {}
+    for cpu in sorted(allowed):
+        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        cores.setdefault(siblings.read_text() if siblings.exists() else str(cpu), []).append(cpu)
+    ordered = list(cores.values())
+    return ordered[1:] + ordered[:1]
