@@ -5,6 +5,9 @@
 # file that includes pybind11 would be compiled again. The headers are copied beside the objects instead, and a copy
 # is only touched where its text differs.
 find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
+if(NOT DEFINED CMAKE_INTERPROCEDURAL_OPTIMIZATION)
+  set(CMAKE_INTERPROCEDURAL_OPTIMIZATION OFF) # else pybind11 compiles and links programs to see what the compiler can do
+endif()
 find_package(pybind11 CONFIG QUIET)
 if(NOT pybind11_FOUND) # pip tells CMake where its packages are; a developer's `cmake --preset dev` has only Python to ask
   execute_process(COMMAND "${Python_EXECUTABLE}" -m pybind11 --cmakedir
