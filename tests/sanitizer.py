@@ -7,8 +7,7 @@ import os
 import subprocess
 import sys
 
-from gpu_memory import needs_gpu_memory
-from nvidia_tools import needs
+from needs import needs, needs_gpu_memory
 from package_root import PACKAGE_ROOT
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPO
-from nvidia_tools import needs
+from needs import needs
 from package_root import PACKAGE_ROOT
 
 from profiling_lab.analysis.kernels.kernels import top_kernels

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from generated_page import TOOLS, assert_current
+from needs import needs
 from nsight_options import METRICS, NCU, NCU_VALUES, NSYS, STALLS, problem
-from nvidia_tools import needs
 from package_root import PACKAGE_ROOT
 
 from profiling_lab.exercises import entries

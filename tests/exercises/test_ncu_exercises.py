@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from conftest import REPO
 from exercises.readme_commands import run_all
-from nvidia_tools import needs
+from needs import needs
 from package_root import PACKAGE_ROOT
 
 from profiling_lab.analysis.ncu.consistency import CYCLES, RATE, READ, contradictions

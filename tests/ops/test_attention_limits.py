@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from gpu_memory import needs_gpu_memory
+from needs import needs_gpu_memory
 
 from profiling_lab.ops.attention import flash_attention, reference
 

@@ -8,7 +8,7 @@ from importlib import import_module
 
 import pytest
 import torch
-from gpu_memory import needs_gpu_memory
+from needs import needs_gpu_memory
 from torch import Tensor
 
 from profiling_lab.ops import OPS

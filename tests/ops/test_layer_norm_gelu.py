@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from gpu_memory import needs_gpu_memory
+from needs import needs_gpu_memory
 from torch import Tensor
 
 from profiling_lab.ops import LayerNormGelu, layer_norm_gelu

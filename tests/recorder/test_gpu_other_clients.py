@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nvidia_tools import needs
+from needs import needs
 
 pytestmark = pytest.mark.gpu
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPU's memory, which several processes of a parallel test run share."""
+"""What a test on the GPU needs: NVIDIA's command line tools, and memory that several processes share."""
 
 from __future__ import annotations
 
+import shutil
 import time
 
 import pytest
@@ -20,3 +21,11 @@ def needs_gpu_memory(gibibytes: int) -> None:
         if time.monotonic() > end:
             pytest.skip(f"needs {gibibytes} GiB of GPU memory, {free // GIB} are free")
         time.sleep(0.5)
+
+
+def needs(tool: str) -> str:
+    """The path of one of NVIDIA's tools; skips the test where there is none."""
+    path = shutil.which(tool) or shutil.which(tool, path="/usr/local/cuda/bin")
+    if path is None:
+        pytest.skip(f"{tool} is not installed")
+    return path
