@@ -88,7 +88,7 @@ PARTS_OF_RULES |= {
     "unaligned_products",
 }
 PARTS_OF_RULES |= {"backward_calls", "call_sites", "factorisations", "passes", "same_results"}
-PARTS_OF_RULES |= {"pure_lines", "stale_gradients"}
+PARTS_OF_RULES |= {"factored_again", "pure_lines", "recurrences", "stale_gradients"}
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)

@@ -25,8 +25,8 @@ from profiling_lab.analysis.gaps.pieces import GapPieces
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.callers import callers
 from profiling_lab.rules.finding import FROM_THE_START, Abstain, Finding, RuleResult, Threshold, ms, percent
-from profiling_lab.rules.gap_pieces import around, host_saving, reported
-from profiling_lab.rules.gap_words import ENDED_BY_A_LAUNCH, REMEDIES, WORDS
+from profiling_lab.rules.gap_pieces import around, host_saving, remedy, reported
+from profiling_lab.rules.gap_words import ENDED_BY_A_LAUNCH, WORDS
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I64
@@ -87,7 +87,7 @@ def _finding(
         place=frame,
         rows=awaited,
         weight=weight,
-        remedy=REMEDIES[cause],
+        remedy=remedy(view, cause, frame if exact else None, awaited, weight),
         confidence="high" if exact and cause != Cause.GIL_WAIT else "medium",
         cause=WORDS.get(cause, ""),
         once=once,

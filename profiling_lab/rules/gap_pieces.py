@@ -25,6 +25,10 @@ _KINDS = {
 }
 """what the host no longer does, for each cause; of the others what the cause says"""
 _MOST_FRAC = 0.8
+OF_PLANS = (
+    "cuDNN plans each shape that is new to it on the host: give it few shapes (pad lengths to multiples), or "
+    "attention another backend (enable_cudnn_sdp(False))"
+)
 
 
 def reported(view: View, line: I32, long_ns: float) -> tuple[GapPieces, I64, Mask]:
@@ -60,6 +64,16 @@ def host_saving(pieces: GapPieces, rows: Rows, cause: Cause) -> Saving:
     """Without what the host did in these pieces, and right before while the GPU was still at work."""
     spans = Spans.of(pieces.process[rows], pieces.start_ns[rows], pieces.end_ns[rows])
     return Saving(host=(HostWork(spans, _KINDS.get(cause) or (Kind(int(cause)),)),))
+
+
+def remedy(view: View, cause: Cause, place: Frame | None, awaited: I64, idle_ns: I64) -> str:
+    """`place`: where the host was. What a line does before it launches a kernel of cuDNN is cuDNN's plan."""
+    planned = view.kernels_named(r"cudnn")[awaited]
+    if cause != Cause.HOST_CODE or not planned.any():
+        return REMEDIES[cause]
+    at_place = [line for line in range(view.lines) if view.place(line) == place]
+    planned &= np.isin(view.operation_place[awaited], at_place)
+    return OF_PLANS if idle_ns[planned].sum() >= _MOST_FRAC * idle_ns.sum() else REMEDIES[cause]
 
 
 def around(view: View, pieces: GapPieces, rows: Rows) -> Frame | None:

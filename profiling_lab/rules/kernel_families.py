@@ -60,6 +60,9 @@ REARRANGING = (
 CASTING = r"(load|store)withcast|float\d+\w*_copy_kernel|half_copy_kernel"
 """converts elements to another dtype"""
 
+RECURRENT = r"rnncell|(lstm|gru|generic)_elementwise_[fb]p|rnn_bidirectional"
+"""of recurrent layers, as cuDNN runs them"""
+
 CONVERTING = r"nchwtonhwc|nhwctonchw"
 """converts between the layouts of a convolution, inside of cuDNN"""
 

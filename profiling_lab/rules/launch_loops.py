@@ -7,11 +7,18 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from profiling_lab.records import replace
 from profiling_lab.rules.callers import waiting_loops
+from profiling_lab.rules.finding import Finding
+from profiling_lab.rules.kernel_families import RECURRENT
 from profiling_lab.rules.launch_queue import waits_between
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I32, I64
 from profiling_lab.trace.stacks import Frame
+
+OF_RECURRENT = (
+    "give the recurrent layer more sequences at once, or replay it as a CUDA graph: these are cuDNN's own"
+)
 
 
 def by_function(view: View, rows: I64, many: float) -> tuple[I32, Mapping[int, int]]:
@@ -49,6 +56,17 @@ def around(
         return *outer_loop(view, launches, many), left
     words = f"; the host waits after every {len(launches) / pieces:.1f} of them, mostly at this line"
     return (view.place(cutting), words, left) if loop is None else (view.place(loop), words, 0.0)
+
+
+def of_library(view: View, rows: I64, finding: Finding) -> Finding:
+    """cuDNN launches a recurrent layer's kernels itself: a healthy program has as many, and nothing else can
+    fuse them.
+    """
+    place = view.operation_place
+    lines = place[view.kernels_named(RECURRENT) & (place >= 0)]
+    if 2 * np.isin(place[rows], lines).sum() < len(rows):
+        return finding
+    return replace(finding, remedy=OF_RECURRENT, severity_at_most="medium")
 
 
 def outer_loop(view: View, launches: I64, many: float) -> tuple[Frame | None, str]:

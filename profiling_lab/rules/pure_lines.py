@@ -53,7 +53,7 @@ def reads_what_changes(view: View, place: Frame, rows: I64, changed: set[str]) -
             if (frame.file, frame.line) == (place.file, place.line):
                 break
             row = int(own_row[stacks.parent[row]])
-    return any(_attributes(_statement(texts.get(line, ""))) & changed for line in lines)
+    return any(attributes_of(statement_of(texts.get(line, ""))) & changed for line in lines)
 
 
 def changed_attributes(view: View) -> set[str]:
@@ -64,24 +64,24 @@ def changed_attributes(view: View) -> set[str]:
         frames.update(stacks.frames[frame] for frame in stacks.frame[row].tolist())
         row = unique(outer[row])
     texts = view.trace.source_texts
-    return set().union(*(_changed(_statement(texts.get((f.file, f.line), ""))) for f in frames))
+    return set().union(*(_changed(statement_of(texts.get((f.file, f.line), ""))) for f in frames))
 
 
 def is_pure(text: str) -> bool:
     """Of a line that returns or assigns something. The text of a statement of several lines is not whole, so
     it is none.
     """
-    statement = _statement(text)
+    statement = statement_of(text)
     if not isinstance(statement, (ast.Return, ast.Assign)) or statement.value is None:
         return False
     nodes = list(ast.walk(statement.value))
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
     read = names - _called(nodes) - _bound(nodes) - _MODULES - set(dir(builtins))
     others = {name for name in read - _OBJECTS if not name.isupper()}
-    return bool(names & _OBJECTS) and not (others or _changed(statement) & _attributes(statement))
+    return bool(names & _OBJECTS) and not (others or _changed(statement) & attributes_of(statement))
 
 
-def _statement(text: str) -> ast.stmt | None:
+def statement_of(text: str) -> ast.stmt | None:
     try:
         (statement,) = ast.parse(text.strip()).body
     except (SyntaxError, ValueError):
@@ -89,7 +89,7 @@ def _statement(text: str) -> ast.stmt | None:
     return statement
 
 
-def _attributes(statement: ast.stmt | None) -> set[str]:
+def attributes_of(statement: ast.stmt | None) -> set[str]:
     """Names of attributes that are read."""
     nodes = ast.walk(statement) if statement else ()
     return {n.attr for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)}

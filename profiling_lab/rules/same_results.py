@@ -19,6 +19,8 @@ from profiling_lab.analysis.critical_path.savings import Saving, fewer
 from profiling_lab.records import dataclass, replace
 from profiling_lab.rules.call_sites import CallSite, call_sites
 from profiling_lab.rules.costs import gpu_time
+from profiling_lab.rules.factored_again import REMEDY as OF_FACTORS
+from profiling_lab.rules.factored_again import factored_again
 from profiling_lab.rules.finding import Finding, ms, percent
 from profiling_lab.rules.pure_lines import changed_attributes, pure_lines, reads_what_changes
 from profiling_lab.rules.view import View
@@ -46,6 +48,7 @@ class SameResult:
     why: str
     rows: I64
     """operations that would not be"""
+    remedy: str = REMEDY
 
 
 def of_methods(view: View, least_ns: float) -> list[Finding]:
@@ -54,6 +57,7 @@ def of_methods(view: View, least_ns: float) -> list[Finding]:
     sites = [site for site in sites if not (site.is_statement or site.is_entered)]
     sites.sort(key=lambda site: -_took_ns(view, site.rows))
     found = [*_of_all_steps(view, sites, least_ns), *_of_several_lines(view, sites)]
+    found += _of_factors(view, least_ns)
     taken, findings = np.zeros(len(view.operations), dtype=bool), []
     for result in found:
         if not taken[result.rows].any():
@@ -73,7 +77,7 @@ def _finding(view: View, result: SameResult) -> Finding:
         place=result.place,
         rows=result.rows,
         weight=duration,
-        remedy=REMEDY,
+        remedy=result.remedy,
         confidence="medium",
         saving=fewer(result.rows) | Saving(calls=unique(waits[waits >= 0])),
     )
@@ -119,6 +123,13 @@ def _of_several_lines(view: View, sites: Sequence[CallSite]) -> Iterator[SameRes
             lines = f"is called at {len(others) + 1} lines of one function"
             rows = np.concatenate([each.rows for each in others])
             yield SameResult(others[0].caller, f"{site.callee.function} has no arguments and {lines}", rows)
+
+
+def _of_factors(view: View, least_ns: float) -> Iterator[SameResult]:
+    for place, rows in factored_again(view):
+        if _took_ns(view, rows) >= least_ns and _same_in_each_step(view, rows):
+            why = "this line factorises a matrix in each step that nothing changes"
+            yield SameResult(place, why, rows, OF_FACTORS)
 
 
 def _depends_on_nothing_else(view: View, rows: I64) -> bool:

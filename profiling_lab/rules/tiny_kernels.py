@@ -9,7 +9,8 @@ host costs (see `sync_calls`, `implicit_sync`), nor that of lines that launch mo
 If the host waits after every few of these launches, the line is that of most waits: neither a fused kernel
 nor a graph reaches over a wait. A line that waits again and again is a loop: functions that it calls belong
 to it. If a line calls loops many times a step, as all layers for each word, it is that line. Launches of an
-optimizer that are not of many tensors each are a cause of their own, `unfused_optimizer`.
+optimizer that are not of many tensors each are a cause of their own, `unfused_optimizer`. What cuDNN launches
+for a recurrent layer is of medium severity at most.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from profiling_lab.rules.costs import gpu_time, host_blocked
 from profiling_lab.rules.finding import RuleResult, Threshold, ms
 from profiling_lab.rules.gap_pieces import copying_lines
 from profiling_lab.rules.kernel_families import OF_MANY_TENSORS
-from profiling_lab.rules.launch_loops import around, by_function, function_of, hottest
+from profiling_lab.rules.launch_loops import around, by_function, function_of, hottest, of_library
 from profiling_lab.rules.launch_queue import launches_of
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
@@ -67,23 +68,22 @@ def check(view: View) -> RuleResult:
         functions = "one function" if loop is None else "a loop and what it calls"
         place, cut, left = around(view, launches, loop, view[FEW], view[MANY])
         place = place if cut else hottest(view, mine, duration, idle_by_line)
-        findings.append(
-            view.finding(
-                what=f"{len(mine):,} kernels of {duration.mean() / 1000:.1f} µs on average"
-                f"{f' at {len(lines)} lines of {functions}' if len(lines) > 1 else ''}"
-                f"{', forward and backward' if backward else ''}: {ms(gpu_ns)} on the GPU, {ms(launch_ns)} "
-                f"to launch them; the GPU idled {ms(idle_ns)} before them{cut}",
-                cost_ns=cost_ns,
-                cost_of="GPU time, and idle time before their launches",
-                place=place,
-                rows=mine,
-                weight=duration,
-                remedy=OF_OPTIMIZER if of_optimizer else REMEDY,
-                cause="unfused_optimizer" if of_optimizer else "",
-                saving=batched(view, with_copies(view, mine, view[SHORT]), 1 - WINS_FRAC, left, loop),
-                elsewhere=bool(cut) and loop is None and function_of(view, place) != number,
-            )
+        found = view.finding(
+            what=f"{len(mine):,} kernels of {duration.mean() / 1000:.1f} µs on average"
+            f"{f' at {len(lines)} lines of {functions}' if len(lines) > 1 else ''}"
+            f"{', forward and backward' if backward else ''}: {ms(gpu_ns)} on the GPU, {ms(launch_ns)} "
+            f"to launch them; the GPU idled {ms(idle_ns)} before them{cut}",
+            cost_ns=cost_ns,
+            cost_of="GPU time, and idle time before their launches",
+            place=place,
+            rows=mine,
+            weight=duration,
+            remedy=OF_OPTIMIZER if of_optimizer else REMEDY,
+            cause="unfused_optimizer" if of_optimizer else "",
+            saving=batched(view, with_copies(view, mine, view[SHORT]), 1 - WINS_FRAC, left, loop),
+            elsewhere=bool(cut) and loop is None and function_of(view, place) != number,
         )
+        findings.append(of_library(view, mine, found))
     return findings or view.too_few_lines("that no line launches many tiny kernels") or ()
 
 

@@ -294,3 +294,21 @@ def test_pauses_that_python_told_of_have_their_own_cause_and_line(
     told = found[cause]
     assert told.place.line == 44 and told.confidence == "high" and remedy in told.remedy
     assert told.cost_ns == pytest.approx(5 * 8_000_000, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "line", "plans"),
+    [("cudnn_generated_fort_native_sdpa_sm90", 9, True), ("cudnn_fprop", 5, False), ("nvjet_hsh", 9, False)],
+    ids=["new lengths", "host code at another line", "no kernel of cuDNN"],
+)
+def test_what_comes_before_a_kernel_of_cudnn_is_its_plan(
+    judge: Judge, kernel: str, line: int, plans: bool
+) -> None:
+    builder = TraceBuilder()
+    for _ in range(10):
+        builder.launch("k", 100_000, stack=STEP).gap(10_000_000)
+        for tenth in range(1, 10):
+            builder.sample(builder.now_ns - tenth * 1_000_000, f"/app/train.py:{line} step")
+        builder.launch(kernel, 100_000, stack=STEP)
+    (finding,) = judge(RULE, builder)
+    assert finding.cause == "host_work" and ("cuDNN plans each shape" in finding.remedy) is plans

@@ -130,7 +130,9 @@ def test_the_dataloader_before_and_not_after(captures: Path) -> None:
         (products,), (passing,) = result[1]["tensor_cores"], result[1]["memory_bound"]
         assert "matrix multiplications and convolutions without tensor cores, 1,596 kernels" in products.what
         assert "float16" in products.remedy, "a V100 has tensor cores for neither bfloat16 nor TF32"
-        assert passing.cost_ns == pytest.approx(188e6, rel=0.01), "192 with those on a few SMs"
+        assert passing.cost_ns == pytest.approx(186e6, rel=0.01), (
+            "192 with those on a few SMs, 188 with those that end as soon as they have begun"
+        )
     # Copies of pageable memory are named in both, with the line that makes them.
     for result in (before, after):
         assert [(f.events, f.place.line) for f in result[1]["pageable_copy"]] == [(12, 44)]

@@ -112,6 +112,13 @@ def test_fires_on_a_grid_that_is_large_or_not_known(
     assert finding.cost_ns == 80_000 and finding.events == 1
 
 
+def test_silent_on_kernels_that_are_over_as_soon_as_they_have_started(judge: Judge) -> None:
+    """What limits them is their start: a loop of them is the matter of tiny_kernels."""
+    assert judge(RULE, kernels((GEMM, 50_000), *[(ADD, 2_100)] * 100)) == ()
+    (finding,) = judge(RULE, kernels((GEMM, 50_000), (ADD, 30_000), (ADD, 2_100), (NORM, 20_000)))
+    assert finding.cost_ns == 50_000 and finding.wins_frac == pytest.approx(0.4), "they end no chain"
+
+
 def test_silent_where_products_take_the_time(judge: Judge) -> None:
     assert judge(RULE, kernels((GEMM, 90_000), (ADD, 10_000))) == ()
 

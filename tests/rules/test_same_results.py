@@ -200,3 +200,44 @@ def test_silent_about_several_lines_that_do_other_work_or_give_arguments(judge: 
 def _nothing(judge: Judge) -> object:
     """What the rule says of a program without any of it, and without backward."""
     return judge(RULE, program(named("reduce_kernel", lambda step: 0)))
+
+
+SOLVER = f"{MAIN}{FILE}:31 Solver.step"
+
+
+def solves(
+    text: str, changes: str = "", factorise: str = "getrf_pivot<float>", calls: int = 1
+) -> TraceBuilder:
+    """Each step solves with a matrix: a factorisation, and what it is used for."""
+
+    def work(builder: TraceBuilder, step: int) -> None:
+        for _ in range(calls):
+            for name, ns in (("copy_kernel", 2_000), (factorise, 8_000), ("gemm", 9_000), (factorise, 8_000)):
+                builder.launch(name, ns, stack=SOLVER)
+            builder.launch("trsm_left", 5_000, stack=SOLVER).launch("gemm", 4_000, stack=SOLVER)
+            builder.call("cudaStreamSynchronize_v3020", call_ns=60_000, stack=SOLVER).gap(60_000)
+
+    builder = program(work).source(FILE, 31, text)
+    return builder.source(FILE, 6, changes) if changes else builder
+
+
+@pytest.mark.parametrize("calls", [1, 3])
+def test_a_matrix_that_stays_is_factorised_once(judge: Judge, calls: int) -> None:
+    (finding,) = judge(RULE, solves("return torch.linalg.solve(self.after, right)", calls=calls))
+    assert finding.cost_ns == STEPS * calls * 27_000, "all until its last kernel; what solves stays"
+    assert finding.place is not None and finding.place.line == 31 and "lu_factor" in finding.remedy
+    assert finding.saving is not None and len(finding.saving.operations) == STEPS * calls * 4
+
+
+@pytest.mark.parametrize(
+    ("text", "how"),
+    [
+        ("return torch.linalg.solve(matrix, right)", {}),
+        ("return torch.linalg.solve(self.after, right)", {"changes": "self.after = same - dt * matrix"}),
+        ("return torch.linalg.lu_solve(*self.factors, right)", {}),
+        ("return torch.linalg.solve(self.after, right)", {"factorise": "trsm_right"}),
+    ],
+    ids=["of no attribute", "that changes", "kept already", "none seen"],
+)
+def test_silent_about_factorisations_of_what_may_change(judge: Judge, text: str, how: dict[str, str]) -> None:
+    assert judge(RULE, solves(text, **how)) == _nothing(judge)

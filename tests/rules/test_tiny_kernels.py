@@ -26,6 +26,18 @@ def test_fires_on_a_loop_of_tiny_kernels(judge: Judge) -> None:
     assert "0.297 ms before them" in finding.what
 
 
+@pytest.mark.parametrize(
+    ("kernel", "own"), [("LSTM_elementWise_fp(int)", True), ("lstm_cell_forward", False)]
+)
+def test_a_recurrent_layer_of_cudnn_is_in_healthy_programs(judge: Judge, kernel: str, own: bool) -> None:
+    builder = TraceBuilder()
+    for _ in range(100):
+        builder.launch("gemm", 3_000, stack=LINE).launch(kernel, 2_000, stack=LINE)
+    (finding,) = judge(RULE, builder)
+    assert finding.events == 200 and finding.severity_at_most == ("medium" if own else "high")
+    assert ("cuDNN" in finding.remedy) is own
+
+
 def test_short_copies_and_memsets_between_the_kernels_are_saved_with_them(judge: Judge) -> None:
     builder = TraceBuilder()
     for _ in range(100):

@@ -101,6 +101,7 @@ class Server:
 @torch.inference_mode()
 def main() -> None:
     torch.manual_seed(0)
+    torch.backends.cuda.enable_cudnn_sdp(False)  # it would plan anew for every length
     rows, words, states, width, depth = (64, 128256, 160, 1024, 12) if DEVICE == "cuda" else (2, 40, 6, 16, 1)
     model = Decoder(words, width, depth, rows, STEPS).to(DEVICE, torch.bfloat16).eval()
     server = Server(model, Grammar(states, words), rows)
