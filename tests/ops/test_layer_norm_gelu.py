@@ -132,6 +132,7 @@ WIDTHS = [
     pytest.param(1023, id="odd, packed but for fp32's backward"),
     pytest.param(1536, id="two warps, 3 vectors each"),
     pytest.param(2046, id="not odd, of 16 bits the longest that are packed both ways"),
+    pytest.param(2049, id="odd, of 16 bits packed forward and shifted backward"),
     pytest.param(4100, id="fp32 vectors, 16 bits none"),
     pytest.param(5120, id="5 warps"),
     pytest.param(8192, id="most that the backward holds in registers"),
@@ -155,7 +156,7 @@ def test_every_way_to_cut_a_row(
     """Few rows and many; aligned, and shifted by one element so that no vector access is possible."""
     dtype = getattr(torch, dtype_name)
     device = torch.device("cuda")
-    for rows in (1, 4001 if d < 2048 else 13):
+    for rows in (1, 4001 if d < 2304 else 13):
         x, weight, bias = CASE.make_inputs((rows, d), dtype, device, generator)
         dy = torch.randn(rows, d, generator=generator).to(device, dtype)
         doubles = tuple(t.double() for t in (x, weight, bias))

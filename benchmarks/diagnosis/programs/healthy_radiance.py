@@ -37,7 +37,7 @@ class Field(nn.Module):
         angles = (places[..., None] * self.octaves).flatten(-2)
         x = self.into(torch.cat((angles.sin(), angles.cos()), dim=-1))
         for layer in self.layers:
-            x = F.relu(layer(x), inplace=True)
+            x = F.relu(layer(x))
         return self.head(x)
 
 

@@ -91,14 +91,15 @@ bool is_packed(int64_t rows, int64_t cols, const RowSplit& split, int64_t most_c
           static_cast<float>(cols) < least_busy * static_cast<float>(room));
 }
 
-/// A row that fills half of its lanes is faster packed if each has one vector, but not if each has four (640 columns).
+/// A row that fills two thirds of its lanes is faster packed if each has one vector, and one that fills less if each
+/// has four.
 template <class Element>
 bool is_packed_forward(int64_t rows, int64_t cols, bool aligned) {
   constexpr bool k16Bit = sizeof(Element) == 2;
   const RowSplit split = split_forward_row<Element>(cols, aligned);
-  return is_packed<Element>(rows, cols, split, k16Bit ? 2048 : 1024,
+  return is_packed<Element>(rows, cols, split, k16Bit ? 2304 : 1024,
                             split.vecs == 1 ? 0.76f
-                            : k16Bit        ? 0.55f
+                            : k16Bit        ? 0.66f
                                             : 0.40f);
 }
 
@@ -106,7 +107,7 @@ template <class Element>
 bool is_packed_backward(int64_t rows, int64_t cols, bool aligned) {
   constexpr bool k16Bit = sizeof(Element) == 2;
   return is_packed<Element>(rows, cols, split_backward_row<Element>(rows, cols, aligned), k16Bit ? 2048 : 768,
-                            k16Bit ? 0.65f : 0.80f);
+                            k16Bit ? 0.77f : 0.80f);
 }
 
 /// Which rows that are not packed are shifted (shifted.cuh), on GPUs that have clusters: those without whole vectors,
