@@ -26,6 +26,7 @@ from __future__ import annotations
 from profiling_lab.rules import (
     allocation_churn,
     blocked_copy,
+    blocking_launches,
     bound,
     communication,
     data_parallel,
@@ -84,6 +85,7 @@ from profiling_lab.rules.settings import parse_fail_on, parse_settings
 RULES: tuple[Rule, ...] = (
     bound.RULE,
     low_utilisation.RULE,
+    blocking_launches.RULE,
     gpu_gaps.RULE,
     gap_cause.RULE,
     python_modes.RULE,

@@ -92,6 +92,7 @@ GPU_TIME = {
     "slow_fourier",
 }  # fmt: skip
 IDLE = {"low_utilisation", "gpu_gaps", "gap_cause", "sync_calls", "implicit_sync", "short_runs", "dataloader"}
+IDLE |= {"blocking_launches"}
 
 
 def of_process(number: int, what: str, name: str, ns: int) -> tuple:
