@@ -32,8 +32,8 @@ def _next_to(view: View, rows: npt.NDArray[np.integer], what: Mask, before: bool
         return order[:0], order[:0]
     at = np.searchsorted(others, mine) - (0 if before else 1)
     there = (at >= 0) & (at < len(others))
-    beside = others[np.where(there, at, 0)]
-    of, found = order[beside], order[mine]
-    fits = there & (stream[beside] == stream[mine]) & np.isin(of, rows)
+    near = others[np.where(there, at, 0)]
+    of, found = order[near], order[mine]
+    fits = there & (stream[near] == stream[mine]) & np.isin(of, rows)
     fits &= view.operation_place[of] == view.operation_place[found]
     return of[fits], found[fits]
