@@ -27,4 +27,4 @@ def casts_around(view: View, products: npt.NDArray[np.integer]) -> I64:
     lines = unique(place[of[phase[of] == Phase.BACKWARD]])
     read_by, before = right_before(view, products, casts)
     of_input = (phase[read_by] == Phase.FORWARD) & np.isin(place[read_by], lines)
-    return np.union1d(behind, before[of_input])
+    return unique(np.concatenate([behind, before[of_input]]))

@@ -67,7 +67,7 @@ def check(view: View) -> RuleResult:
         if took_ns.sum() < max(view[SHARE] * view.gpu_ns, 1):
             continue
         of_family = (*FAMILIES, None)[family[mine[0]]]
-        free_frac = 1 - float(np.average(part, weights=took_ns))
+        free_frac = 1 - float(part @ took_ns) / int(took_ns.sum())
         left = 1 - took_ns * (1 - part) / operations.duration_ns[of]
         finding = view.finding(
             f"{len(of):,} kernels of {ms(float(operations.duration_ns[of].mean()))} on average leave "

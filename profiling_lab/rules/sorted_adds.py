@@ -11,6 +11,7 @@ from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import Finding, ms, percent
 from profiling_lab.rules.neighbours import right_before
 from profiling_lab.rules.view import Mask, View
+from profiling_lab.trace.columns import unique
 
 SORTED_ADDS = r"indexing_backward"
 _SORTS = r"radixsort"
@@ -34,7 +35,7 @@ def sorted_adds(view: View, adds: Mask, least_ns: float) -> list[Finding]:
     duration = operations.duration_ns
     longest_ns = np.zeros(len(operations), dtype=np.int64)  # of the passes before each addition
     np.maximum.at(longest_ns, of, duration[sorts])
-    kernels = np.unique(of)
+    kernels = unique(of)
     findings = []
     for _, mine in grouped(kernels, view.function_of_line[place[kernels]]):
         rows = np.concatenate([mine, sorts[np.isin(of, mine)]])
