@@ -26,6 +26,7 @@ from __future__ import annotations
 from profiling_lab.rules import (
     allocation_churn,
     blocked_copy,
+    blocking_launches,
     bound,
     communication,
     data_parallel,
@@ -36,6 +37,7 @@ from profiling_lab.rules import (
     double_precision,
     dtype_casts,
     exposed_allreduce,
+    few_blocks,
     gap_cause,
     gpu_gaps,
     graph_capture,
@@ -84,6 +86,7 @@ from profiling_lab.rules.settings import parse_fail_on, parse_settings
 RULES: tuple[Rule, ...] = (
     bound.RULE,
     low_utilisation.RULE,
+    blocking_launches.RULE,
     gpu_gaps.RULE,
     gap_cause.RULE,
     python_modes.RULE,
@@ -104,6 +107,7 @@ RULES: tuple[Rule, ...] = (
     slow_convolution.RULE,
     slow_fourier.RULE,
     slow_scatter.RULE,
+    few_blocks.RULE,
     growing_work.RULE,
     memory_bound.RULE,
     unfused_attention.RULE,

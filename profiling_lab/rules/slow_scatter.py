@@ -5,7 +5,9 @@ The backward of reading rows (`x[i]`, `index_select`) adds to the same rows, and
 reads them. Both move the same bytes, so that the two phases of one line can be compared. Adding is slow where
 equal indices are added one after the other: torch sorts the indices for `x[i]` in backward, and for all of
 these if it has to be deterministic; and few rows that all indices share have to wait for each other. The cost
-is the time above that of reading. Lines of one function are one finding, at the line that costs most.
+is the time above that of reading. Lines of one function are one finding, at the line that costs most. Where
+nothing reads the same rows, `index_put_(accumulate=True)` is found by the sort before it: adding at once
+takes about as long as one pass of that.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import RuleResult, Threshold, ms, percent
 from profiling_lab.rules.rule import Rule, Time
+from profiling_lab.rules.sorted_adds import sorted_adds
 from profiling_lab.rules.view import View
 from profiling_lab.trace.attribution import Phase
 from profiling_lab.trace.columns import unique
@@ -67,6 +70,8 @@ def check(view: View) -> RuleResult:
                 saving=shorter(mine, 1 - above_ns / np.maximum(duration[mine], 1)),
             )
         )
+    alone = adds & (reading_ns[side] == 0)
+    findings += sorted_adds(view, alone, view[SHARE] * view.gpu_ns)
     return findings or view.too_few_lines("that no line adds rows slowly") or ()
 
 

@@ -35,6 +35,23 @@ def filled(view: View) -> F64:
     return np.where(view.kernels, np.minimum(part, 1.0), 0.0)
 
 
+def unfilled_ns(view: View, rows: I64) -> I64:
+    """How long each of these kernels ran while all that ran on its GPU filled fewer SMs than FILLED."""
+    operations, part, out = view.operations, filled(view), np.zeros(len(rows), dtype=np.int64)
+    for _, _, of_device in view.devices:
+        mine = np.flatnonzero(np.isin(rows, of_device))
+        kernels = of_device[view.kernels[of_device]]
+        times = np.concatenate([operations.start_ns[kernels], operations.end_ns[kernels]])
+        order = np.argsort(times, kind="stable")
+        times = times[order]
+        # Of a sum of numbers less than this is what rounding left.
+        runs = np.cumsum(np.concatenate([part[kernels], -part[kernels]])[order]) < view[FILLED] - 1e-9
+        low_ns = np.concatenate([[0], np.cumsum(np.where(runs[:-1], np.diff(times), 0))])
+        began, ended = operations.start_ns[rows[mine]], operations.end_ns[rows[mine]]
+        out[mine] = low_ns[np.searchsorted(times, ended)] - low_ns[np.searchsorted(times, began)]
+    return out
+
+
 def _sms(view: View) -> I64:
     """Per operation how many SMs its GPU has, 0 unknown."""
     track, numbers = device_tracks(view.operations)

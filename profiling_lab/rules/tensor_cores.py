@@ -5,7 +5,8 @@ Matrix multiplications, convolutions and attention are recognised by kernel name
 tensor cores: cuBLAS, cuDNN and CUTLASS put the instruction into the name (`ffma`, `simt` and `sgemm`
 against `s16816`, `tensorop`, `gmma`). Kernels of torch's matrix multiplication operators count too, whatever
 their name; custom kernels with other names are not seen. Attention of float32 makes each product of three in
-TF32, at a sixth of the rate of bfloat16: it counts as without. The cost is all of this time.
+TF32, at a sixth of the rate of bfloat16: it counts as without. The cost is all of this time. Casts
+that only such products need are saved, too.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import re
 
 import numpy as np
 
-from profiling_lab.analysis.critical_path.savings import shorter
+from profiling_lab.analysis.critical_path.savings import fewer, shorter
 from profiling_lab.analysis.operators import launched_by
+from profiling_lab.rules.casts_around import NO_CASTS, casts_around
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import OPERATORS, Abstain, RuleResult, Threshold, ms, percent, where
 from profiling_lab.rules.kernel_families import FLOAT32_ATTENTION, MATRIX, NO_TENSOR_CORES, TENSOR_CORES
@@ -24,9 +26,7 @@ from profiling_lab.rules.unaligned_products import unaligned_products
 from profiling_lab.rules.view import View
 from profiling_lab.trace.operation_classes import OperationClass
 
-SHARE = Threshold(
-    "share", "products without them", 0.05, "of the GPU time, at least", "ours: worth the change"
-)
+SHARE = Threshold("share", "products without them", 0.05, "of the GPU time, at least", "ours: worth it")
 FIRST_CAPABILITY = Threshold(
     "capability", "GPUs that have them", 7.0, "compute capability, from", "CUDA: Volta"
 )
@@ -67,7 +67,7 @@ def check(view: View) -> RuleResult:
     if without_ns < least_ns:
         return unaligned or ()
     rows = np.flatnonzero(without)
-    place = view.hottest_line(rows, duration[rows])
+    place, casts = view.hottest_line(rows, duration[rows]), casts_around(view, rows)
     return [
         view.finding(
             f"{ms(without_ns)}, {percent(without_ns / view.gpu_ns)} of the GPU time, are matrix "
@@ -79,9 +79,10 @@ def check(view: View) -> RuleResult:
             place=place,
             rows=rows,
             weight=duration[rows],
-            remedy=BEFORE_AMPERE if capabilities and max(capabilities) < _AMPERE else REMEDY,
+            remedy=(BEFORE_AMPERE if capabilities and max(capabilities) < _AMPERE else REMEDY)
+            + NO_CASTS * bool(len(casts)),
             confidence="medium" if capabilities else "low",
-            saving=shorter(rows, 1 - WINS_FRAC),
+            saving=shorter(rows, 1 - WINS_FRAC) | fewer(casts),
         ),
         *unaligned,
     ]

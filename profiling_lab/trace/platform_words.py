@@ -85,6 +85,7 @@ ROCM: Words = (
     (r"\(cuDNN, FlashAttention-3\)", "(AOTriton, Composable Kernel)"),
     (r"CUDNN_LOGLEVEL_DBG", "MIOPEN_LOG_LEVEL=6"),
     (r"CUDA_MODULE_LOADING=EAGER", "HIP_ENABLE_DEFERRED_LOADING=0"),
+    (r"CUDA_LAUNCH_BLOCKING", "HIP_LAUNCH_BLOCKING"),
     (r"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"),
     (r"\b[Tt]ensor cores\b", "matrix cores"),
     (r"\bcuDNN\b", "MIOpen"),

@@ -89,9 +89,10 @@ def longest_step(view: View) -> int:
 GPU_TIME = {
     "dominant_kernel", "dominant_line", "tensor_cores", "slow_convolution", "memory_bound", "layout_copies",
     "dtype_casts", "double_precision", "recompute", "kernel_variability", "slow_scatter",
-    "slow_fourier",
+    "slow_fourier", "few_blocks",
 }  # fmt: skip
 IDLE = {"low_utilisation", "gpu_gaps", "gap_cause", "sync_calls", "implicit_sync", "short_runs", "dataloader"}
+IDLE |= {"blocking_launches"}
 
 
 def of_process(number: int, what: str, name: str, ns: int) -> tuple:

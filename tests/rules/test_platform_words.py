@@ -23,7 +23,7 @@ from profiling_lab.trace.platform import in_words_of_jax, in_words_of_rocm
 
 NVIDIA = re.compile(
     r"(?i:cupti|nsys|\bncu\b|nsight|profiling-lab record|tensor core)|cuDNN|\bNCCL\b|CUDA graph|CUDA call|"
-    r"CUDA_MODULE"
+    r"CUDA_MODULE|CUDA_LAUNCH"
 )
 TORCH = re.compile(
     r"(?i:torch|nsys)|non_blocking|num_workers|pin_memory|DataLoader|\bDDP|FSDP|no_sync|profiling-lab record"
@@ -91,6 +91,12 @@ def test_remedies_have_words_for_both(repo: Path) -> None:
 def test_remedies_have_words_for_jax(repo: Path) -> None:
     """A remedy that names torch needs a line too, unless its rule looks for code of torch."""
     of_torch = ("data_parallel.py", "ddp_backend.py", "memory_fragmented.py", "memory_workspace.py")
-    of_torch += ("slow_scatter.py", "repeated_backward.py", "summed_gradients.py", "unused_gradients.py")
+    of_torch += (
+        "slow_scatter.py",
+        "sorted_adds.py",
+        "repeated_backward.py",
+        "summed_gradients.py",
+        "unused_gradients.py",
+    )
     told = [(name, in_words_of_jax(text)) for name, text in sentences(repo) if name not in of_torch]
     assert told and not [(name, text) for name, text in told if TORCH.search(text)]

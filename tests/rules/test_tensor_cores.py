@@ -56,6 +56,42 @@ def test_attention_of_float32_counts_with_the_products(judge: Judge, kernel: str
     assert finding.cost_ns == 50_000 and "attention" not in finding.what
 
 
+CAST = "void unrolled_elementwise_kernel<direct_copy_kernel_cuda, LoadWithCast<1>, StoreWithCast<1> >(int)"
+TO_16_BITS = "void vectorized_elementwise_kernel<8, bfloat16_copy_kernel_cuda(TensorIteratorBase&)>(int)"
+
+
+@pytest.mark.parametrize(
+    ("back", "behind", "saved"),
+    [(TO_16_BITS, 1, 2), (CAST, 1, 0), (TO_16_BITS, 2, 0), ("elementwise_kernel", 1, 0)],
+)
+def test_casts_that_only_the_product_needs_are_saved_with_it(
+    judge: Judge, back: str, behind: int, saved: int
+) -> None:
+    """`F.linear(x.float(), weight)`: that x had 16 bits is known where its gradient is cast to them."""
+    builder = TraceBuilder()
+    for number in range(5):
+        stack = "/app/model.py:7 Net.forward"
+        builder.launch(CAST, 20_000, stack="/app/model.py:6 Net.forward", peek=2 * number)
+        builder.launch(CAST, 10_000, stack=stack, peek=2 * number)
+        builder.launch(WITHOUT[0], 50_000, stack=stack, peek=2 * number + 1)
+        for name, node in ((WITHOUT[0], 0), *[(WITH[0], None)] * (behind - 1), (back, 0)):
+            mine = {} if node is None else {"node": 2 * number, "node_name": "MmBackward0"}
+            builder.launch(name, 50_000, thread=2, peek=0, **mine)
+    (finding,) = judge(RULE, builder)
+    assert finding.cost_ns == 5 * 100_000, "of the products alone"
+    assert int((finding.saving.left == 0).sum()) == 5 * saved
+    assert ("x.float()" in finding.remedy) is (saved > 0)
+
+
+def test_a_result_that_is_cast_to_16_bits_is_made_in_them(judge: Judge) -> None:
+    builder = TraceBuilder()
+    for _ in range(5):
+        for name in (CAST, WITHOUT[0], TO_16_BITS):
+            builder.launch(name, 50_000, stack="/app/model.py:7 Net.forward")
+    (finding,) = judge(RULE, builder)
+    assert int((finding.saving.left == 0).sum()) == 5, "what is read may be integers"
+
+
 @pytest.mark.parametrize("kernel", WITH)
 def test_silent_for_each_name_with(judge: Judge, kernel: str) -> None:
     assert judge(RULE, run_of(kernel, kernel, "elementwise_kernel")) == ()

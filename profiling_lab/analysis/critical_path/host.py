@@ -68,7 +68,10 @@ def add_host(
     label = builder.labels.numbers(table.names)[table.name[calls.rows]]
     site_of = site[calls.rows]
     short = np.flatnonzero(held.own_ns >= 0)
-    builder.parts(body[short], own_ns[short], kind[short], site_of[short], label[short])
+    ours = np.minimum(recorder.inside_ns[rows[short]], own_ns[short])
+    ours[kind[short] != Kind.LAUNCH] = 0  # in a wait the recorder works while the GPU does
+    builder.parts(body[short], ours, Kind.PROFILER, site_of[short], label[short])
+    builder.parts(body[short], own_ns[short] - ours, kind[short], site_of[short], label[short])
 
     # The rest is cut where something interrupted it.
     long, gaps = np.flatnonzero(held.own_ns < 0), len(edge)

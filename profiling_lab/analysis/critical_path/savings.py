@@ -57,6 +57,8 @@ class Saving:
     """per operation the fraction of the host's time for its launch that remains"""
     calls: I64 = field(default_factory=lambda: _NO_ROWS)
     """that are no longer made, nor waited in"""
+    waits: I64 = field(default_factory=lambda: _NO_ROWS)
+    """calls that are still made, but no longer wait for the GPU"""
     host: tuple[HostWork, ...] = ()
     freed: I64 = field(default_factory=lambda: _NO_ROWS)
     """operations that no longer wait for an event of another stream"""
@@ -70,6 +72,7 @@ class Saving:
             left=np.concatenate([self.left, other.left]),
             launches_left=np.concatenate([self.launches_left, other.launches_left]),
             calls=np.concatenate([self.calls, other.calls]),
+            waits=np.concatenate([self.waits, other.waits]),
             host=self.host + other.host,
             freed=np.concatenate([self.freed, other.freed]),
             hidden=self.hidden or other.hidden,
@@ -78,7 +81,7 @@ class Saving:
     def renumbered(self, operations: I64, calls: I64) -> Saving:
         """In another trace; -1 for what is not in it."""
         inside = operations[self.operations] >= 0
-        freed, called = operations[self.freed], calls[self.calls]
+        freed, called, waits = operations[self.freed], calls[self.calls], calls[self.waits]
         return replace(
             self,
             operations=operations[self.operations][inside],
@@ -86,6 +89,7 @@ class Saving:
             launches_left=self.launches_left[inside],
             freed=freed[freed >= 0],
             calls=called[called >= 0],
+            waits=waits[waits >= 0],
         )
 
 
@@ -215,7 +219,7 @@ def _scheduled(graph: Graph, moments: Moments, trace: Trace, saving: Saving) -> 
     body = edges.between(moments.call_begin[calls], moments.call_end[calls])
     _keep(kept, edges.parts_of(body), np.zeros(len(calls)))
     _keep(kept, edges.on_the_way(moments.call_begin[calls]), np.zeros(len(calls)))
-    waits = edges.into(moments.call_end[calls])[1]
+    waits = edges.into(moments.call_end[np.concatenate([calls, saving.waits])])[1]
     gone[waits[graph.owner[waits] >= 0]] = True
     gone[_on_other_streams(edges, moments, trace, saving.freed)] = True
     for work in saving.host:

@@ -11,6 +11,7 @@ from profiling_lab.analysis.critical_path.calls import HostCalls
 from profiling_lab.analysis.critical_path.graph import GraphBuilder
 from profiling_lab.analysis.critical_path.kinds import Kind
 from profiling_lab.analysis.critical_path.launched import Launched
+from profiling_lab.analysis.host.blocking_launches import blocking_launches
 from profiling_lab.analysis.host.waits import host_waits
 from profiling_lab.records import dataclass
 from profiling_lab.trace.columns import I32, I64, U8, OverheadKind, SyncKind, full, median, unique
@@ -126,6 +127,10 @@ def add_waits(
         returns.add(row[fits], target[fits], Kind.WAIT, longest_ns=None)
         row = np.flatnonzero(is_full & mine)
         returns.add(row, of.ended_last(end_ns[row], start_ns[row]), Kind.QUEUE_FULL, usual_ns)
+    kernels = blocking_launches(trace)
+    kernels = kernels[launched.call[kernels] >= 0]
+    row = np.asarray(calls.number[launched.call[kernels]], dtype=np.intp)
+    returns.add(row, kernels, Kind.WAIT, launched.operations.start_ns[kernels] - start_ns[row])
     return BlockedCalls(own_ns)
 
 
@@ -148,7 +153,7 @@ class _Returns:
         row: npt.NDArray[np.intp],
         target: I64,
         kind: Kind,
-        itself_ns: int | None = None,
+        itself_ns: int | I64 | None = None,
         longest_ns: int | None = _RETURN_NS,
     ) -> None:
         """itself_ns: what a call takes by itself, by default the time of its return."""
@@ -162,8 +167,7 @@ class _Returns:
         usual = int(median(after[really])) if really.sum() >= _FEW else _USUAL_RETURN_NS
         after = np.where(really, after, np.minimum(after, usual))
         held = np.flatnonzero(really)
-        took = (end_ns - start_ns)[held]
-        own = after[held] if itself_ns is None else np.minimum(itself_ns, took)
+        own = after[held] if itself_ns is None else np.minimum(itself_ns, end_ns - start_ns)[held]
         self.own_ns[row[held]] = own
         row, target, after = row[ends <= end_ns], target[ends <= end_ns], after[ends <= end_ns]
         site = self.site[row]
