@@ -14,7 +14,7 @@ PATIENCE_S = 120
 
 
 def needs_gpu_memory(gibibytes: int) -> None:
-    """Waits until so much is free, for other tests give theirs back; skips the test if they do not."""
+    """Waits until that is free, for other tests give theirs back; skips the test if they do not."""
     torch.cuda.empty_cache()
     end = time.monotonic() + PATIENCE_S
     while (free := torch.cuda.mem_get_info()[0]) < gibibytes * GIB:

@@ -40,7 +40,7 @@ class Block(nn.Module):
 
 
 class Censor(nn.Module):
-    """How likely each word is one that nobody shall read."""
+    """How likely each word must be blacked out."""
 
     def __init__(self, words: int, longest: int, width: int, depth: int) -> None:
         super().__init__()

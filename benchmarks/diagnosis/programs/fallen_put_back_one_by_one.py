@@ -72,7 +72,7 @@ class ActorCritic(nn.Module):
 
 @torch.no_grad()
 def fly(model: ActorCritic, drones: Drones, moves: int, spread: float) -> tuple[torch.Tensor, ...]:
-    """States, thrusts and returns of so many moves."""
+    """States, thrusts and returns of some moves."""
     states, thrusts, rewards, ends = [], [], [], []
     for _ in range(moves):
         states.append(drones.state)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ten networks learn at once how much a pump still lasts; where they disagree, nobody should trust them."""
+"""Ten networks learn at once how much a pump still lasts; where they disagree, they are not to be trusted."""
 
 import sys
 import time

@@ -50,7 +50,7 @@ class Actor(nn.Module):
 
 
 def imagined(world: World, actor: Actor, state: torch.Tensor, far: int) -> torch.Tensor:
-    """The mean of what is earned so many moves ahead; each move waits for the state before it."""
+    """The mean of what is earned some moves ahead; each move waits for the state before it."""
     earned = torch.zeros(len(state), device=DEVICE)
     for ahead in range(far):
         with torch.autocast(DEVICE, torch.bfloat16):

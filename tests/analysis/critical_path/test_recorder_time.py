@@ -191,5 +191,5 @@ def test_what_cupti_takes_was_measured() -> None:
             times.append(added_ns / (records * EACH) / run[ours, "callback"])
         else:
             assert abs(added_ns) < 100 * EACH, workload
-    assert np.exp(np.log(times).mean()) == pytest.approx(CUPTI_TIMES, rel=0.05)
+    assert np.exp(np.log(times).mean()) == pytest.approx(CUPTI_TIMES, rel=0.1)
     assert all(1 / 1.7 < each / CUPTI_TIMES < 1.7 for each in times), times
