@@ -21,7 +21,8 @@ CUPTI_TIMES = 5.5
 what the program does in between has used the caches of both, and both are slower on a slower host. Measured
 on two hosts with an H200: 3.3 on the faster one, with callbacks of 0.18 us in a loop of launches and of 0.94
 us in a step of Hugging Face; 5.2 to 7.6 on the slower one, with launches, copies of all kinds and reads of
-values, which do not differ, and 8.0 in a step of Hugging Face (recorder_overhead.jsonl and recorder_calls.jsonl in benchmarks/results)"""
+values, which do not differ, and 8.0 in a step of Hugging Face (recorder_overhead.jsonl and
+recorder_calls.jsonl in benchmarks/results)"""
 _LONGEST_MEAN_NS = 940
 """of callbacks, in a long recording; in a short one the first calls, which take far longer, raise it"""
 SAID_FRAC, _CALLS_FRAC = 0.01, 0.05
