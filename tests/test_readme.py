@@ -7,12 +7,14 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from generated_page import assert_current
 from package_root import PACKAGE_ROOT
 
+from docs import shown_commands
 from profiling_lab.cli import COMMANDS
 
 REPO = Path(__file__).resolve().parents[1]
@@ -65,33 +67,25 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("clone")
     for name in ("docs", "tests"):
         (folder / name).symlink_to(REPO / name)
-    command = folder / "bin" / "profiling-lab"
-    command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m profiling_lab "$@"\n')
-    command.chmod(0o755)
+    shown_commands.programs(folder)
     return folder
 
 
-def run(command: list[str], clone: Path) -> subprocess.CompletedProcess[str]:
-    env = os.environ | {
-        "PATH": f"{clone / 'bin'}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(PACKAGE_ROOT),
-    }
-    return subprocess.run(command, cwd=clone, env=env, capture_output=True, text=True)
-
-
-def assert_all_run(lines: list[str], clone: Path) -> None:
+def assert_all_run(lines: list[str], run: Callable[[str], subprocess.CompletedProcess[str]]) -> None:
     assert lines
     for line in lines:
-        done = run(["bash", "-c", line], clone)
+        done = run(line)
         allowed = (0, 1) if line.startswith(FINDING) else (0,)
         assert done.returncode in allowed, f"{line}\n{done.stdout}{done.stderr}"
         assert "Traceback" not in done.stderr, f"{line}\n{done.stderr}"
 
 
 @pytest.mark.slow
-def test_commands_run_as_they_stand(clone: Path) -> None:
-    assert_all_run([line for line in COMMAND_LINES if not needs_gpu(line)], clone)
+def test_commands_run_as_they_stand(
+    clone: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [line for line in COMMAND_LINES if not needs_gpu(line)]
+    assert_all_run(lines, lambda line: shown_commands.run(line, clone, monkeypatch, capsys))
     assert (clone / "before.html").is_file() and (clone / "before.json.gz").is_file()
 
 
@@ -99,7 +93,8 @@ def test_commands_run_as_they_stand(clone: Path) -> None:
 def test_commands_that_need_a_gpu_run_as_they_stand(clone: Path) -> None:
     assert_all_run([line for line in COMMAND_LINES if line.startswith("profiling-lab exercise start python")
                     and not (clone / "python_backtrace").exists()]
-                   + [line for line in COMMAND_LINES if needs_gpu(line)], clone)  # fmt: skip
+                   + [line for line in COMMAND_LINES if needs_gpu(line)],
+                   lambda line: shown_commands.run_in_shell(line, clone))  # fmt: skip
 
 
 def test_ten_commands_and_more_are_shown() -> None:
@@ -110,5 +105,11 @@ def test_ten_commands_and_more_are_shown() -> None:
 @pytest.mark.parametrize("program", blocks("python"), ids=["record", "ops"])
 def test_programs_run_as_they_stand(program: str, clone: Path) -> None:
     pytest.importorskip("torch")
-    done = run([sys.executable, "-c", program], clone)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=clone,
+        env=os.environ | {"PYTHONPATH": str(PACKAGE_ROOT)},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from package_root import PACKAGE_ROOT
+from recorder import compiled_fake
 
 from profiling_lab.recording.turns.checkout import checked_out
 
@@ -48,15 +49,7 @@ for word in sys.argv[2:]:
 
 @pytest.fixture(scope="session")
 def fake_cupti(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = os.environ.get("CXX", "g++")
-    library = tmp_path_factory.mktemp("cupti") / "libfake_cupti.so"
-    source = FAKES / "fake_cupti" / "fake_cupti.cpp"
-    flags = ["-std=c++20", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", f"-I{REPO / 'csrc'}"]
-    try:
-        subprocess.run([compiler, *flags, str(source), "-o", str(library)], check=True)
-    except FileNotFoundError:
-        pytest.skip("a C++ compiler is needed to build the fake CUPTI")
-    return library
+    return compiled_fake.fake_cupti(tmp_path_factory)
 
 
 class Desk:

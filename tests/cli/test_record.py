@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -16,6 +15,7 @@ from textwrap import dedent
 import pytest
 from cli.script_runs import SAYS, record, run, write
 from package_root import PACKAGE_ROOT
+from recorder import compiled_fake
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -275,14 +275,7 @@ def test_summary_without_a_gpu(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def fake_cupti(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("g++ is needed to build the fake CUPTI")
-    library = tmp_path_factory.mktemp("cupti") / "libfake_cupti.so"
-    source = REPO / "tests" / "recorder" / "fake_cupti" / "fake_cupti.cpp"
-    flags = ["-std=c++20", "-shared", "-fPIC", "-fvisibility=hidden", f"-I{REPO / 'csrc'}"]
-    subprocess.run([compiler, *flags, str(source), "-o", str(library)], check=True)
-    return library
+    return compiled_fake.fake_cupti(tmp_path_factory)
 
 
 @pytest.mark.parametrize("ending", ["", "raise ValueError('late')", "import sys; sys.exit(3)"])

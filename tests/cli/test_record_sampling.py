@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
-import subprocess
 from pathlib import Path
 
 import pytest
 from cli.script_runs import record, write
 from conftest import REPO
+from recorder import compiled_fake
 
 
 def meta(path: Path) -> dict[str, str]:
@@ -20,14 +19,7 @@ def meta(path: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def fake_cupti(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("g++ is needed to build the fake CUPTI")
-    library = tmp_path_factory.mktemp("cupti") / "libfake_cupti.so"
-    source = REPO / "tests" / "recorder" / "fake_cupti" / "fake_cupti.cpp"
-    flags = ["-std=c++20", "-shared", "-fPIC", "-fvisibility=hidden", f"-I{REPO / 'csrc'}"]
-    subprocess.run([compiler, *flags, str(source), "-o", str(library)], check=True)
-    return library
+    return compiled_fake.fake_cupti(tmp_path_factory)
 
 
 SAMPLED = """

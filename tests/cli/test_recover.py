@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from package_root import PACKAGE_ROOT
+from recorder import compiled_fake
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -30,13 +30,8 @@ def lab(folder: Path, *arguments: str, **environment: str) -> subprocess.Complet
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which a script launched 100 kernels and then killed itself."""
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("g++ is needed to build the fake CUPTI")
+    library = compiled_fake.fake_cupti(tmp_path_factory)
     folder = tmp_path_factory.mktemp("killed")
-    source = REPO / "tests" / "recorder" / "fake_cupti" / "fake_cupti.cpp"
-    flags = ["-std=c++20", "-shared", "-fPIC", "-fvisibility=hidden", f"-I{REPO / 'csrc'}"]
-    subprocess.run([compiler, *flags, str(source), "-o", str(folder / "libfake.so")], check=True)
     (folder / "script.py").write_text(
         f"import os, signal, sys, time\nsys.path.append({str(REPO / 'tests' / 'recorder')!r})\n"
         "from fake_driver import Fake\nfake = Fake()\n"
@@ -44,9 +39,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "time.sleep(2.5)  # longer than the recorder waits between two looks at CUPTI\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    done = lab(
-        folder, "record", "-o", "run.sqlite", "script.py", PROFILING_LAB_CUPTI=str(folder / "libfake.so")
-    )
+    done = lab(folder, "record", "-o", "run.sqlite", "script.py", PROFILING_LAB_CUPTI=str(library))
     assert done.returncode == -9 and not (folder / "run.sqlite").exists()
     return folder
 

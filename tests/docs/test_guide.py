@@ -15,6 +15,7 @@ from needs import needs
 from nsight_options import METRICS, NCU, NCU_VALUES, NSYS, STALLS, problem
 from package_root import PACKAGE_ROOT
 
+from docs import shown_commands
 from profiling_lab.exercises import entries
 
 REPO = Path(__file__).resolve().parents[2]
@@ -64,27 +65,19 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     for name in ("benchmarks", "docs", "tests"):
         (folder / name).symlink_to(REPO / name)
-    (folder / "bin").mkdir()
-    for name, module in (("profiling-lab", "-m profiling_lab"), ("python", "")):
-        command = folder / "bin" / name
-        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" {module} "$@"\n')
-        command.chmod(0o755)
+    shown_commands.programs(folder)
     return folder
-
-
-def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    env = os.environ | {"PATH": path, "PYTHONPATH": str(PACKAGE_ROOT)}
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=relative)
-def test_commands_run_as_they_stand(page: Path, recordings: Path) -> None:
+def test_commands_run_as_they_stand(
+    page: Path, recordings: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     for line in commands(page):
         if line.startswith(NVIDIA) or needs_gpu(line):
             continue
-        done = run(["bash", "-c", line], recordings)
+        done = shown_commands.run(line, recordings, monkeypatch, capsys)
         allowed = (0, 1) if line.startswith(FINDING) else (0,)
         assert done.returncode in allowed, f"{line}\n{done.stdout}{done.stderr}"
         assert "Traceback" not in done.stderr, f"{line}\n{done.stderr}"

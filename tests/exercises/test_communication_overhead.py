@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -56,6 +57,11 @@ def right(folder: Path, name: str = "communication.json") -> Answers:
     return given.replaced({"trace": name, **grade.right_answers(facts), **predicted})
 
 
+@pytest.fixture(scope="module")
+def solved(made: Path) -> Answers:
+    return right(made)
+
+
 def failed(checks: list[GradedCheck]) -> list[str]:
     return [check.name for check in checks if check.status is CheckStatus.FAILED]
 
@@ -83,8 +89,8 @@ def test_the_worked_answers_model_predicts_other_buckets(layers: int, made: Path
     assert first.step_ms > (1 + grade.PREDICTION_FRAC) * second.step_ms
 
 
-def test_right_answers_pass_and_an_empty_file_fails(made: Path) -> None:
-    found = EXERCISE.findings(made, right(made))
+def test_right_answers_pass_and_an_empty_file_fails(made: Path, solved: Answers) -> None:
+    found = EXERCISE.findings(made, solved)
     assert {check.status for check in found} == {CheckStatus.PASSED}, found
     assert found[0].message == "your own"
     empty = answers.read(EXERCISE.folder).replaced({"trace": "communication.json"})
@@ -105,28 +111,34 @@ WRONG = {
 }
 
 
+READ_ONCE = functools.cache(communication_facts)
+
+
 @pytest.mark.parametrize(("key", "value"), [(key, value) for key in WRONG for value in WRONG[key]])  # type: ignore[attr-defined]
-def test_a_plausible_wrong_answer_is_rejected(key: str, value: object, made: Path) -> None:
+def test_a_plausible_wrong_answer_is_rejected(
+    key: str, value: object, made: Path, solved: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grade, "communication_facts", READ_ONCE)  # nothing changes these files
     changed = {"prediction.step_ms" if key == "prediction" else key: value}
-    assert failed(EXERCISE.findings(made, right(made).replaced(changed))) == [key]
+    assert failed(EXERCISE.findings(made, solved.replaced(changed))) == [key]
 
 
 def prediction(folder: Path, given: Answers) -> GradedCheck:
     return next(check for check in EXERCISE.findings(folder, given) if check.name == "prediction")
 
 
-def test_a_prediction_as_before_gets_its_own_hint(made: Path) -> None:
-    found = prediction(made, right(made).replaced({"prediction.step_ms": 11.1}))
+def test_a_prediction_as_before_gets_its_own_hint(made: Path, solved: Answers) -> None:
+    found = prediction(made, solved.replaced({"prediction.step_ms": 11.1}))
     assert "what would no longer be exposed" in found.message
     assert "9.3" not in found.message, "the hint does not tell the second run"
 
 
-def test_without_a_second_run_of_ones_own_there_is_nothing_to_compare(made: Path) -> None:
-    found = prediction(made, right(made).replaced({"prediction.second": ""}))
+def test_without_a_second_run_of_ones_own_there_is_nothing_to_compare(made: Path, solved: Answers) -> None:
+    found = prediction(made, solved.replaced({"prediction.second": ""}))
     assert found.status is CheckStatus.NOT_CHECKED and "--bucket-mb 64 -o second.json" in found.message
 
 
-def test_a_second_run_of_something_else_is_refused(made: Path, tmp_path: Path) -> None:
+def test_a_second_run_of_something_else_is_refused(made: Path, solved: Answers, tmp_path: Path) -> None:
     made_communication(tmp_path)
     for name, buckets, said in (
         ("second", Buckets(LAYERS), "has messages of 768 MiB, expected buckets of 64 MB"),
@@ -138,18 +150,18 @@ def test_a_second_run_of_something_else_is_refused(made: Path, tmp_path: Path) -
     made_communication(tmp_path, "second", Buckets(1), ranks=4)
     made_communication(tmp_path)  # the links of two ranks again
     assert "different numbers of them" in prediction(tmp_path, right(tmp_path)).message
-    missing = right(made).replaced({"prediction.second": "none.json"})
+    missing = solved.replaced({"prediction.second": "none.json"})
     assert "cannot read none.json" in prediction(made, missing).message
 
 
 @pytest.mark.parametrize("buckets", [Buckets(1), Buckets(3)])
-def test_a_run_of_another_program_is_refused(buckets: Buckets, made: Path, tmp_path: Path) -> None:
+def test_a_run_of_another_program_is_refused(buckets: Buckets, solved: Answers, tmp_path: Path) -> None:
     made_communication(tmp_path, buckets=buckets)
-    found = EXERCISE.findings(tmp_path, right(made))
+    found = EXERCISE.findings(tmp_path, solved)
     assert failed(found) == ["recording"] and "does not show the problem" in found[0].message
 
 
-def test_answers_of_other_links_are_rejected(made: Path, tmp_path: Path) -> None:
+def test_answers_of_other_links_are_rejected(solved: Answers, tmp_path: Path) -> None:
     made_communication(tmp_path)
     made_communication(tmp_path, "second", Buckets(1))
     links = load(tmp_path / "links.json")
@@ -158,15 +170,15 @@ def test_answers_of_other_links_are_rejected(made: Path, tmp_path: Path) -> None
         tmp_path / "links.json",
     )
     wrong = {"links.latency_us", "links.bandwidth_gb_s", "links.transfer_ms", "step.reached_percent"}
-    assert set(failed(EXERCISE.findings(tmp_path, right(made)))) == wrong
+    assert set(failed(EXERCISE.findings(tmp_path, solved))) == wrong
 
 
-def test_what_an_old_nccl_does_not_say_is_not_asked(made: Path, tmp_path: Path) -> None:
+def test_what_an_old_nccl_does_not_say_is_not_asked(solved: Answers, tmp_path: Path) -> None:
     path = made_communication(tmp_path)
     made_communication(tmp_path, "second", Buckets(1))
     data = json.loads(path.read_text())
     path.write_text(json.dumps({**data, "nccl": data["nccl"][:1]}))
-    found = {check.name: check for check in EXERCISE.findings(tmp_path, right(made))}
+    found = {check.name: check for check in EXERCISE.findings(tmp_path, solved)}
     assert found["nccl.protocol"].status is found["nccl.channels"].status is CheckStatus.NOT_CHECKED
     assert found["prediction"].status is CheckStatus.PASSED
 

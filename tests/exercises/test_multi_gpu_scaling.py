@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,11 @@ def right(folder: Path, name: str = "scaling.json") -> Answers:
     return given.replaced({"trace": name, **grade.right_answers(scaling_facts(folder / name))})
 
 
+@pytest.fixture(scope="module")
+def solved(made: Path) -> Answers:
+    return right(made)
+
+
 def statuses(checks: list[GradedCheck]) -> dict[str, str]:
     return {check.name: check.status.value for check in checks}
 
@@ -74,8 +80,8 @@ def test_what_the_cluster_was_made_with_is_the_right_answer(counts: tuple[int, .
     assert facts.saved_ms == pytest.approx(rank_jobs.NORMS_NS / 1e6, rel=0.02)
 
 
-def test_right_answers_pass_and_an_empty_file_fails(made: Path) -> None:
-    found = EXERCISE.findings(made, right(made))
+def test_right_answers_pass_and_an_empty_file_fails(made: Path, solved: Answers) -> None:
+    found = EXERCISE.findings(made, solved)
     assert {check.status for check in found} == {CheckStatus.PASSED}, found
     assert found[0].message == "your own"
     empty = answers.read(EXERCISE.folder).replaced({"trace": "scaling.json"})
@@ -100,22 +106,28 @@ WRONG = {
 }
 
 
+READ_ONCE = functools.cache(scaling_facts)
+
+
 @pytest.mark.parametrize(("key", "value"), [(key, value) for key in WRONG for value in WRONG[key]])  # type: ignore[attr-defined]
-def test_a_plausible_wrong_answer_is_rejected(key: str, value: object, made: Path) -> None:
-    given = right(made).replaced({key: value})
+def test_a_plausible_wrong_answer_is_rejected(
+    key: str, value: object, made: Path, solved: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grade, "scaling_facts", READ_ONCE)  # nothing changes these files
+    given = solved.replaced({key: value})
     assert failed(EXERCISE.findings(made, given)) == [key]
 
 
 @pytest.mark.parametrize("norms", [rank_jobs.divided, rank_jobs.repeated], ids=["repaired", "on every rank"])
-def test_a_measurement_of_another_program_is_refused(norms: Any, made: Path, tmp_path: Path) -> None:
+def test_a_measurement_of_another_program_is_refused(norms: Any, solved: Answers, tmp_path: Path) -> None:
     """That the curve looks alike is not enough: the recordings decide."""
     made_scaling(tmp_path, norms=norms)
-    found = EXERCISE.findings(tmp_path, right(made))
+    found = EXERCISE.findings(tmp_path, solved)
     assert failed(found) == ["recording"] and "does not show the problem" in found[0].message
     assert statuses(found)["finding.line"] == "not checked"
 
 
-def test_answers_of_another_measurement_are_rejected(made: Path, tmp_path: Path) -> None:
+def test_answers_of_another_measurement_are_rejected(solved: Answers, tmp_path: Path) -> None:
     path = made_scaling(tmp_path)
     data = json.loads(path.read_text())
     for run in data["runs"]:
@@ -123,7 +135,7 @@ def test_answers_of_another_measurement_are_rejected(made: Path, tmp_path: Path)
             run["step_ms"] = [1.1 * ms for ms in run["step_ms"]]
     path.write_text(json.dumps(data))
     wrong = {"scaling.strong_percent", "scaling.serial_percent", "scaling.speedup_8"}
-    assert set(failed(EXERCISE.findings(tmp_path, right(made)))) == wrong
+    assert set(failed(EXERCISE.findings(tmp_path, solved))) == wrong
 
 
 def spoiled(folder: Path, change: Any) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fake CUPTI, built once per session, and scripts that run under it in a process of their own."""
+"""The fake CUPTI, and scripts that run under it in a process of their own."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recorder.compiled_fake import fake_cupti
 from recorder.runner import Runner, fake_runner
 
 HERE = Path(__file__).resolve().parent
@@ -22,14 +23,7 @@ REPO = HERE.parents[1]
 @pytest.fixture(scope="session")
 def fake_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Path of the compiled fake CUPTI."""
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
-    if compiler is None:
-        pytest.skip("no C++ compiler is installed, and the fake CUPTI is C++")
-    out = tmp_path_factory.mktemp("fake_cupti") / "libfake_cupti.so"
-    source = HERE / "fake_cupti" / "fake_cupti.cpp"
-    flags = ["-std=c++20", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", f"-I{REPO / 'csrc'}"]
-    subprocess.run([compiler, *flags, str(source), "-o", str(out)], check=True)
-    return out
+    return fake_cupti(tmp_path_factory)
 
 
 @pytest.fixture

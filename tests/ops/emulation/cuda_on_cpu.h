@@ -9,12 +9,15 @@
 // a region of its own; their kernels reach shared memory by 32-bit addresses alone (cuda/ptx).
 #pragma once
 
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #include <vector_functions.h>
 #include <vector_types.h>
 
 #include <atomic>
-#include <barrier>
 #include <bit>
+#include <climits>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -44,11 +47,36 @@ inline Index blockDim, gridDim;
 
 namespace on_cpu {
 
-using Barrier = std::unique_ptr<std::barrier<>>;
+/// As std::barrier, which spins and climbs a tree before it sleeps: with many more threads than cores, most of
+/// the time. Who leaves has seen what all did before they arrived, and nothing of what they do afterwards.
+class SleepingBarrier {
+ public:
+  explicit SleepingBarrier(unsigned threads) : threads_(threads) {}
+  void arrive_and_wait() {
+    const unsigned now = phase_.load(std::memory_order_relaxed);
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads_) {
+      arrived_.store(0, std::memory_order_relaxed);
+      phase_.store(now + 1, std::memory_order_release);
+      sleep_or_wake(FUTEX_WAKE_PRIVATE, INT_MAX);
+    } else {
+      while (phase_.load(std::memory_order_acquire) == now) sleep_or_wake(FUTEX_WAIT_PRIVATE, now);
+    }
+  }
+
+ private:
+  void sleep_or_wake(int operation, unsigned value) {
+    syscall(SYS_futex, &phase_, operation, value, nullptr, nullptr, 0);
+  }
+  std::atomic<unsigned> phase_ = 0, arrived_ = 0;
+  unsigned threads_;
+};
+
+using Barrier = std::unique_ptr<SleepingBarrier>;
 inline std::vector<Barrier> blocks_of_cluster, warps;
 inline Barrier cluster;
 inline thread_local unsigned rank = 0;  // of this thread's block in its cluster
-inline float lanes[32][32];             // of the warps of all blocks of a cluster
+inline float lanes[2][32][32];          // of the warps of all blocks of a cluster, for exchanges in turn
+inline thread_local unsigned exchanges = 0;
 inline unsigned warp_of_cluster() { return rank * (blockDim.x / 32) + threadIdx.x / 32; }
 
 /// Dynamic shared memory of the blocks of a cluster (cuda/ptx/dynamic_shared.cuh).
@@ -74,10 +102,10 @@ inline void (*after_block)() = nullptr;  // what a block must not leave to the n
 template <class Kernel>
 void launch(unsigned blocks, unsigned threads, Kernel&& kernel, unsigned size = 1) {
   gridDim.x = blocks, blockDim.x = threads;
-  cluster = std::make_unique<std::barrier<>>(threads * size);
+  cluster = std::make_unique<SleepingBarrier>(threads * size);
   blocks_of_cluster.clear(), warps.clear();
-  for (unsigned b = 0; b < size; ++b) blocks_of_cluster.push_back(std::make_unique<std::barrier<>>(threads));
-  for (unsigned w = 0; w < size * threads / 32; ++w) warps.push_back(std::make_unique<std::barrier<>>(32));
+  for (unsigned b = 0; b < size; ++b) blocks_of_cluster.push_back(std::make_unique<SleepingBarrier>(threads));
+  for (unsigned w = 0; w < size * threads / 32; ++w) warps.push_back(std::make_unique<SleepingBarrier>(32));
   std::vector<std::thread> all;
   for (unsigned thread = 0; thread < size * threads; ++thread) {
     all.emplace_back([&, thread] {
@@ -98,21 +126,20 @@ void launch(unsigned blocks, unsigned threads, Kernel&& kernel, unsigned size = 
 
 inline void __syncthreads() { on_cpu::blocks_of_cluster[on_cpu::rank]->arrive_and_wait(); }
 inline void __syncwarp() { on_cpu::warps[on_cpu::warp_of_cluster()]->arrive_and_wait(); }
+/// What `read` finds among the values of the warp's lanes. The next exchange has other memory, so that who is late
+/// still reads this one's.
+template <class Read>
+auto exchange(float value, Read&& read) {
+  auto& lanes = on_cpu::lanes[on_cpu::exchanges++ % 2][on_cpu::warp_of_cluster()];
+  lanes[threadIdx.x % 32] = value;
+  __syncwarp();
+  return read(lanes, threadIdx.x % 32);
+}
 inline float __shfl_xor_sync(unsigned, float value, int mask) {
-  const unsigned warp = on_cpu::warp_of_cluster(), lane = threadIdx.x % 32;
-  on_cpu::lanes[warp][lane] = value;
-  __syncwarp();
-  const float other = on_cpu::lanes[warp][lane ^ mask];
-  __syncwarp();
-  return other;
+  return exchange(value, [&](const auto& lanes, unsigned lane) { return lanes[lane ^ mask]; });
 }
 inline float __shfl_sync(unsigned, float value, int from) {
-  const unsigned warp = on_cpu::warp_of_cluster(), lane = threadIdx.x % 32;
-  on_cpu::lanes[warp][lane] = value;
-  __syncwarp();
-  const float other = on_cpu::lanes[warp][from % 32];
-  __syncwarp();
-  return other;
+  return exchange(value, [&](const auto& lanes, unsigned) { return lanes[from % 32]; });
 }
 inline int __shfl_sync(unsigned mask, int value, int from) {
   return std::bit_cast<int>(__shfl_sync(mask, std::bit_cast<float>(value), from));
@@ -125,12 +152,9 @@ T __shfl_sync(unsigned mask, T value, int from) requires(sizeof(T) == 8) {
   return std::bit_cast<T>(std::uint64_t{high} << 32 | low);
 }
 inline int __shfl_up_sync(unsigned, int value, int step) {
-  const unsigned warp = on_cpu::warp_of_cluster(), lane = threadIdx.x % 32;
-  on_cpu::lanes[warp][lane] = std::bit_cast<float>(value);
-  __syncwarp();
-  const float other = on_cpu::lanes[warp][lane >= unsigned(step) ? lane - step : lane];
-  __syncwarp();
-  return std::bit_cast<int>(other);
+  return std::bit_cast<int>(exchange(std::bit_cast<float>(value), [&](const auto& lanes, unsigned lane) {
+    return lanes[lane >= unsigned(step) ? lane - step : lane];
+  }));
 }
 inline int __shfl_xor_sync(unsigned mask, int value, int step) {
   return std::bit_cast<int>(__shfl_xor_sync(mask, std::bit_cast<float>(value), step));
@@ -139,13 +163,11 @@ inline std::uint32_t __shfl_xor_sync(unsigned mask, std::uint32_t value, int ste
   return std::bit_cast<std::uint32_t>(__shfl_xor_sync(mask, std::bit_cast<float>(value), step));
 }
 inline unsigned __ballot_sync(unsigned, int value) {
-  const unsigned warp = on_cpu::warp_of_cluster(), lane = threadIdx.x % 32;
-  on_cpu::lanes[warp][lane] = value ? 1.f : 0.f;
-  __syncwarp();
-  unsigned all = 0;
-  for (unsigned i = 0; i < 32; ++i) all |= unsigned(on_cpu::lanes[warp][i] > 0) << i;
-  __syncwarp();
-  return all;
+  return exchange(value ? 1.f : 0.f, [](const auto& lanes, unsigned) {
+    unsigned all = 0;
+    for (unsigned i = 0; i < 32; ++i) all |= unsigned(lanes[i] > 0) << i;
+    return all;
+  });
 }
 inline int __ffs(int value) { return __builtin_ffs(value); }
 inline std::uint32_t __funnelshift_lc(std::uint32_t, std::uint32_t high, int count) {
@@ -153,15 +175,7 @@ inline std::uint32_t __funnelshift_lc(std::uint32_t, std::uint32_t high, int cou
 }
 inline float __fdividef(float a, float b) { return a / b; }
 inline int atomicAdd(int* to, int value) { return std::atomic_ref(*to).fetch_add(value); }
-inline int __all_sync(unsigned mask, int value) {
-  int all = value;
-  for (int lane = 1; lane < 32; lane *= 2) {
-    const bool other =
-        __shfl_xor_sync(mask, all ? 1.0f : 0.0f, lane) > 0;  // of all lanes, also where all is 0
-    all = all && other;
-  }
-  return all;
-}
+inline int __all_sync(unsigned mask, int value) { return __ballot_sync(mask, value) == ~0u; }
 inline int __any_sync(unsigned mask, int value) { return !__all_sync(mask, !value); }
 template <class T>
 T __ldg(const T* address) {
