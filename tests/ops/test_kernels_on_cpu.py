@@ -139,20 +139,22 @@ ONE_OF_EACH = [
     ("bf16", 31, "apart", "apart"),  # fewer than were measured
     ("bf16", 32, "packed", "packed"),
     ("bf16", 136, "packed", "packed"),
-    ("bf16", 192, "packed", "apart"),  # fills 24 of 32 lanes
+    ("bf16", 192, "packed", "packed"),  # fills 24 of 32 lanes
     ("bf16", 256, "apart", "apart"),  # divides evenly
     ("bf16", 257, "packed", "packed"),  # no whole vectors
-    ("bf16", 384, "packed", "apart"),
+    ("bf16", 384, "packed", "packed"),
     ("bf16", 520, "packed", "packed"),
-    ("bf16", 640, "apart", "packed"),  # packed was 5 % slower forward, 4 % faster backward
+    ("bf16", 640, "packed", "packed"),
     ("bf16", 768, "apart", "apart"),
     ("bf16", 1000, "apart", "apart"),
     ("bf16", 1023, "packed", "packed"),
     ("bf16", 1024, "apart", "apart"),
-    ("bf16", 1025, "shifted", "shifted"),  # no whole vectors, and so long that it does not matter
-    ("bf16", 1032, "packed", "apart"),
-    ("bf16", 2046, "shifted", "shifted"),
-    ("fp16", 2047, "shifted", "shifted"),
+    ("bf16", 1025, "packed", "packed"),
+    ("bf16", 1032, "packed", "packed"),
+    ("bf16", 2046, "packed", "packed"),
+    ("fp16", 2047, "packed", "shifted"),  # a step of the backward does not fit a block
+    ("bf16", 2049, "packed", "shifted"),
+    ("bf16", 4097, "shifted", "shifted"),  # no whole vectors, and so long that it does not matter
     ("bf16", 8200, "apart", "apart"),  # whole vectors: shifted only where nothing else supports them
     ("bf16", 65537, "shifted", "shifted"),
     ("bf16", 131072, "apart", "apart"),
@@ -161,9 +163,9 @@ ONE_OF_EACH = [
     ("fp32", 128, "apart", "apart"),  # divides evenly
     ("fp32", 264, "packed", "packed"),
     ("fp32", 511, "packed", "packed"),
-    ("fp32", 513, "shifted", "packed"),
+    ("fp32", 513, "packed", "packed"),
     ("fp32", 520, "apart", "packed"),
-    ("fp32", 1001, "shifted", "shifted"),
+    ("fp32", 1001, "packed", "shifted"),
     ("fp32", 1025, "shifted", "shifted"),
 ]
 

@@ -19,10 +19,12 @@ using namespace plab::ops::layer_norm_gelu;
 using namespace plab::ops::layer_norm_gelu::portable;
 constexpr int64_t kRows = 1 << 16;
 
+/// In the order of launch.cu: packed, if a step fits a block, else shifted.
 template <class Config>
-std::string text(bool is_packed, int64_t cols) {
+std::string text(bool is_packed, bool is_shifted, int64_t cols) {
   using Tile = typename Config::Tile;
-  if (!is_packed) return "apart";
+  const char* const others = is_shifted ? "shifted" : "apart";
+  if (!is_packed) return others;
   Packing packing{};
   packing.cols = static_cast<int>(cols);
   packing.rows_per_bundle = rows_per_bundle(cols, Tile::kVecSize);
@@ -33,7 +35,7 @@ std::string text(bool is_packed, int64_t cols) {
       choose_packed_shape(limits, kRows, packing.rows_per_bundle, packing.vecs_per_bundle, weight_bytes);
   const int used = shape.bundles * packing.vecs_per_bundle, room = shape.threads * Tile::kVecs;
   const int bytes = shape.threads * limits.bytes_per_thread + limits.static_bytes + weight_bytes;
-  if (shape.threads == 0) return "apart";  // too large for a block
+  if (shape.threads == 0) return others;
   if (used == 0 || used > room || shape.bundles * packing.rows_per_bundle > shape.threads ||
       shape.threads * shape.blocks_per_sm > limits.resident_threads ||
       (bytes + 1024) * shape.blocks_per_sm > 228 << 10)
@@ -46,12 +48,10 @@ void say(const char* name, int64_t cols) {
   const bool is_aligned = cols % plab::cuda::kVecSize<Element> == 0;
   using Forward = PackedForwardConfig<Element, kSplit, GeluForm::kErf>;
   using Backward = PackedBackwardConfig<Element, kSplit, GeluForm::kErf>;
-  const auto forward = is_shifted_forward<Element>(cols, is_aligned)
-                           ? "shifted"
-                           : text<Forward>(is_packed_forward<Element>(kRows, cols, is_aligned), cols);
-  const auto backward = is_shifted_backward<Element>(kRows, cols, is_aligned)
-                            ? "shifted"
-                            : text<Backward>(is_packed_backward<Element>(kRows, cols, is_aligned), cols);
+  const std::string forward = text<Forward>(is_packed_forward<Element>(kRows, cols, is_aligned),
+                                            is_shifted_forward<Element>(cols, is_aligned), cols);
+  const std::string backward = text<Backward>(is_packed_backward<Element>(kRows, cols, is_aligned),
+                                              is_shifted_backward<Element>(kRows, cols, is_aligned), cols);
   std::printf("%s\t%d\t%s\t%s\n", name, static_cast<int>(cols), forward.c_str(), backward.c_str());
 }
 
