@@ -137,6 +137,15 @@ def _matches(found: Any, pattern: Any, values: dict[str, Any]) -> bool:
 _WINDOW, _POSITIONS, _SEQUENCES = _Hole("window"), _Hole("positions"), _Hole("sequences")
 
 
+def _packed(function: Any, positions: Any, sequences: Any) -> Any:
+    """A mask's function for packed sequences; None where this version of transformers has none."""
+    if remap := getattr(_masks, "remap_positions_for_packed_sequence", None):  # from 5.24 on
+        of_sequences = _masks.packed_sequence_mask_function(sequences)
+        return _masks.and_masks(remap(function, positions), of_sequences)
+    pack = getattr(_masks, "packed_sequence_compatibility_function", None)
+    return pack and pack(function, positions, sequences)
+
+
 def _patterns() -> list[tuple[Any, bool, bool]]:
     """(what transformers makes, whether it is causal, whether it packs sequences); older ones make less."""
 
@@ -150,10 +159,7 @@ def _patterns() -> list[tuple[Any, bool, bool]]:
         (made_by("sliding_window_causal_mask_function", _WINDOW), True),
         (made_by("sliding_window_bidirectional_mask_function", _WINDOW), False),
     ]
-    pack = "packed_sequence_compatibility_function"
-    packed = [
-        (made_by(pack, pattern, _POSITIONS, _SEQUENCES), causal) for pattern, causal in plain if pattern
-    ]
+    packed = [(_packed(pattern, _POSITIONS, _SEQUENCES), causal) for pattern, causal in plain if pattern]
     patterns = [(*one, packs) for ones, packs in ((plain, False), (packed, True)) for one in ones]
     return [one for one in patterns if one[0] is not None]
 

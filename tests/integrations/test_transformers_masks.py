@@ -102,7 +102,13 @@ def test_structure_is_the_matrix(name: str, padding: str, monkeypatch: pytest.Mo
 def test_packed_sequences(name: str) -> None:
     positions = torch.tensor([[0, 1, 2, 3, 0, 1, 0, 1, 2], [0, 0, 1, 2, 3, 4, 5, 6, 7]])
     sequences = theirs.find_packed_sequence_indices(positions)
-    function = theirs.packed_sequence_compatibility_function(FUNCTIONS[name], positions, sequences)
+    if pack := getattr(theirs, "packed_sequence_compatibility_function", None):  # before 5.24
+        function = pack(FUNCTIONS[name], positions, sequences)
+    else:
+        function = theirs.and_masks(
+            theirs.remap_positions_for_packed_sequence(FUNCTIONS[name], positions),
+            theirs.packed_sequence_mask_function(sequences),
+        )
     asked = {"batch_size": 2, "q_length": 9, "kv_length": 9, "q_offset": 0, "mask_function": function}
     asked["allow_is_causal_skip"] = False
     made, matrix = mask(**asked), theirs.sdpa_mask(**asked)
