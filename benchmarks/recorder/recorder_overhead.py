@@ -414,7 +414,7 @@ def programs(run: Run, folder: Path) -> dict[str, list[str]]:
     copies = [("", folder)]
     for number in range(2, run.args.copies + 1):
         copies.append((f"{COPY}{number}", folder / str(number)))
-        copies[-1][1].mkdir()
+        copies[-1][1].mkdir(exist_ok=True)
     return {
         name + copy: command
         for copy, files in copies

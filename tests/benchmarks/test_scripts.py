@@ -131,7 +131,7 @@ def test_another_build_is_compared_by_its_own_program_alone(
 ) -> None:
     overhead = import_module("recorder_overhead")
     monkeypatch.setenv("PYTHONPATH", "mine")
-    arguments = SimpleNamespace(before=tmp_path, pin=False, workload="loop", steps=2, peer=None)
+    arguments = SimpleNamespace(before=tmp_path, pin=False, workload="loop", steps=2, peer=None, copies=2)
     run = SimpleNamespace(args=arguments)
     with pytest.raises(UsageError, match=r"expected a folder with profiling_lab/_recorder\..*\.so, got "):
         overhead.programs(run, tmp_path)
@@ -140,4 +140,6 @@ def test_another_build_is_compared_by_its_own_program_alone(
     commands = overhead.programs(run, tmp_path)
     assert commands[overhead.BEFORE][1:4] == ["-m", "profiling_lab", "record"]
     paths = {name: overhead.environment(run, name)["PYTHONPATH"] for name in commands}
-    assert paths.pop(overhead.BEFORE) == f"{tmp_path}{os.pathsep}mine" and set(paths.values()) == {"mine"}
+    for name in (overhead.BEFORE, f"{overhead.BEFORE}{overhead.COPY}2"):
+        assert paths.pop(name) == f"{tmp_path}{os.pathsep}mine"
+    assert set(paths.values()) == {"mine"} and len(set(map(tuple, commands.values()))) == len(commands)
