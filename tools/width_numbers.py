@@ -72,7 +72,8 @@ def picture(found: dict[tuple[str, str], Shares], facts: dict[str, str]) -> str:
             )
             row.append(Panel(f"{direction}, {dtype}", tuple(line for line in lines if line.points)))
         rows.append(row)
-    note = f"2^27 elements, {facts['gpu']}, torch {facts['torch']}, {facts['date'][:10]}; 1 is a copy's rate"
+    machine = f"{facts['gpu']}, torch {facts['torch']}, {facts['date'][:10]}"
+    note = f"2^27 elements, peers 2^28, {machine}; 1 is a copy's rate"
     title = "layer_norm_gelu over the width d of a row"
     return draw_panels(title, note, rows, "d", "share of the copy rate", reference=1.0, same_y=True)
 
