@@ -167,10 +167,11 @@ class Run:
                 self.add_ratio(name, timing, timings[base])
         return timings
 
-    def add_ratio(self, name: str, timing: Timing, base: Timing, *, of_means: bool = False) -> None:
+    def add_ratio(
+        self, name: str, timing: Timing, base: Timing, metric: str = "overhead", *, of_means: bool = False
+    ) -> None:
         """of_means: a median does not see a cost that is in a few blocks only, such as a budget's windows."""
         low, high = ratio_interval(timing, base, of_means=of_means)
-        metric = "overhead_mean" if of_means else "overhead"
         for end, value in (("", ratio(timing, base, of_means=of_means)), ("_low", low), ("_high", high)):
             self.results.add(BENCHMARK, self.case, name, f"{metric}{end}", value, "ratio")
 
@@ -361,7 +362,7 @@ def measure_processes(run: Run) -> None:
             run.results.add_timing(BENCHMARK, run.case, name, timing, "step_time")
             if name != PLAIN:
                 run.add_ratio(name, timing, plain)
-                run.add_ratio(name, timing, plain, of_means=True)
+                run.add_ratio(name, timing, plain, "overhead_mean", of_means=True)
         add_ratio_of_processes(run, samples)
         for process in started.values():  # they write their files
             process.wait(timeout=300)
@@ -378,10 +379,7 @@ def add_ratio_of_processes(run: Run, samples: dict[str, list[int]]) -> None:
         return
     plain = Timing(PLAIN, tuple(medians.pop(PLAIN)))
     for name, values in medians.items():
-        timing = Timing(name, tuple(values))
-        low, high = ratio_interval(timing, plain, of_means=True)
-        for end, value in (("", ratio(timing, plain, of_means=True)), ("_low", low), ("_high", high)):
-            run.results.add(BENCHMARK, run.case, name, f"overhead_of_processes{end}", value, "ratio")
+        run.add_ratio(name, Timing(name, tuple(values)), plain, "overhead_of_processes", of_means=True)
 
 
 def add_contents(run: Run, name: str, folder: Path, command: list[str]) -> None:

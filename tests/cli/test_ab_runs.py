@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 from package_root import PACKAGE_ROOT
-from recorder import compiled_fake
 
 from profiling_lab.recording.turns.checkout import checked_out
 
@@ -45,11 +44,6 @@ for word in sys.argv[2:]:
         open("waits", "w").close()
         time.sleep(300)
 """
-
-
-@pytest.fixture(scope="session")
-def fake_cupti(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compiled_fake.fake_cupti(tmp_path_factory)
 
 
 class Desk:

@@ -15,7 +15,6 @@ from textwrap import dedent
 import pytest
 from cli.script_runs import SAYS, record, run, write
 from package_root import PACKAGE_ROOT
-from recorder import compiled_fake
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -271,11 +270,6 @@ def test_summary_without_a_gpu(tmp_path: Path) -> None:
     assert first.endswith("next: profiling-lab info run.sqlite")
     assert any(line.startswith(f"{SAYS}no GPU activity: ") for line in rest)
     assert meta(tmp_path / "run.sqlite")["script"] == "script.py"
-
-
-@pytest.fixture(scope="module")
-def fake_cupti(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compiled_fake.fake_cupti(tmp_path_factory)
 
 
 @pytest.mark.parametrize("ending", ["", "raise ValueError('late')", "import sys; sys.exit(3)"])

@@ -9,17 +9,11 @@ from pathlib import Path
 import pytest
 from cli.script_runs import record, write
 from conftest import REPO
-from recorder import compiled_fake
 
 
 def meta(path: Path) -> dict[str, str]:
     with sqlite3.connect(path) as connection:
         return dict(connection.execute("SELECT name, value FROM PYREC_META"))
-
-
-@pytest.fixture(scope="module")
-def fake_cupti(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compiled_fake.fake_cupti(tmp_path_factory)
 
 
 SAMPLED = """

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from package_root import PACKAGE_ROOT
-from recorder import compiled_fake
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -28,9 +27,8 @@ def lab(folder: Path, *arguments: str, **environment: str) -> subprocess.Complet
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def killed(tmp_path_factory: pytest.TempPathFactory, fake_cupti: Path) -> Path:
     """A folder in which a script launched 100 kernels and then killed itself."""
-    library = compiled_fake.fake_cupti(tmp_path_factory)
     folder = tmp_path_factory.mktemp("killed")
     (folder / "script.py").write_text(
         f"import os, signal, sys, time\nsys.path.append({str(REPO / 'tests' / 'recorder')!r})\n"
@@ -39,7 +37,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "time.sleep(2.5)  # longer than the recorder waits between two looks at CUPTI\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    done = lab(folder, "record", "-o", "run.sqlite", "script.py", PROFILING_LAB_CUPTI=str(library))
+    done = lab(folder, "record", "-o", "run.sqlite", "script.py", PROFILING_LAB_CUPTI=str(fake_cupti))
     assert done.returncode == -9 and not (folder / "run.sqlite").exists()
     return folder
 

@@ -15,7 +15,6 @@ from needs import needs_gpu_memory
 
 from profiling_lab.ops.attention import flash_attention, reference
 
-GIB = 1 << 30
 BF16 = torch.bfloat16
 
 

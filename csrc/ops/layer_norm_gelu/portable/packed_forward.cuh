@@ -88,8 +88,8 @@ __device__ __forceinline__ RowStatistics statistics_of_parts(const typename Conf
   float mean = 0.0f, rest = 0.0f, squares = 0.0f;
   each([&](const Part& part, int count) {
     mean = fmaf(part.pivot * inverse_cols, static_cast<float>(count), fmaf(part.sum, inverse_cols, mean));
-    squares +=
-        part.squares;  // so that the part is read whole: loads of 4 bytes each would conflict for banks
+    // Not needed, but so the part is read whole: loads of 4 bytes each would conflict for banks.
+    squares += part.squares;
   });
   sums.add(mean, squares);
   squares = 0.0f;

@@ -91,8 +91,8 @@ bool is_packed(int64_t rows, int64_t cols, const RowSplit& split, int64_t most_c
           static_cast<float>(cols) < least_busy * static_cast<float>(room));
 }
 
-/// A row that fills two thirds of its lanes is faster packed if each has one vector, and one that fills less if each
-/// has four.
+/// A row that fills less than three quarters of its lanes is faster packed if each has one vector; of lanes with four
+/// vectors, less than two thirds.
 template <class Element>
 bool is_packed_forward(int64_t rows, int64_t cols, bool aligned) {
   constexpr bool k16Bit = sizeof(Element) == 2;
