@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from results_lines import base, every_line, table
 
+COPY = ", process "  # of several processes of one program: the second and later ones
+
 
 def recorder_overhead() -> list[str]:
     """All lines of the file: one run of this benchmark measures one program in one way."""
@@ -20,21 +22,24 @@ def recorder_overhead() -> list[str]:
         ratio = value.get((program, provider))
         if ratio is None:
             return "-"
-        low, high = ratio["overhead_low"], ratio["overhead_high"]
+        several = "overhead_of_processes" in ratio
+        metric = "overhead_of_processes" if several else "overhead"
+        low, high = ratio[f"{metric}_low"], ratio[f"{metric}_high"]
         interval = f"{low:.3f} to {high:.3f}" if low < high else "one pair of runs"
-        return f"{ratio['overhead']:.3f} x ({interval})"
+        return f"{ratio[metric]:.3f} x ({interval}{', several processes' if several else ''})"
 
     programs = list(dict.fromkeys(program for program, _ in value))
     providers = list(dict.fromkeys(provider for _, provider in value))
     rows = [(name, *(cell(program, name) for program in programs)) for name in providers]
     left_out = ("CUPTI: ", "profiling-lab record, before")  # parts; an older build
-    rows = [row for row in rows if not row[0].startswith(left_out)]
+    rows = [row for row in rows if not row[0].startswith(left_out) and COPY not in row[0]]
     rows = [(row[0].replace("nobody listening", "no tool attached"), *row[1:]) for row in rows]
     text = (
         "Step time with the tool over step time without it, with the 95 % interval. `profiling-lab record`, "
         "CUPTI alone and nsys: whole processes, in turns with a plain one. The row `plain, another process` "
-        "compares two plain processes: smaller differences mean nothing. The other rows: in turns in one "
-        "process; `recorder: everything` against its own pauses. `loop` is launch-bound: 3,572 CUDA calls in "
+        "compares two plain processes: smaller differences mean nothing. `several processes`: four of each "
+        "program, the ratio of the means of their medians. The other rows: in turns in one process; "
+        "`recorder: everything` against its own pauses. `loop` is launch-bound: 3,572 CUDA calls in "
         "32 ms, 43 ms on the machine of the whole processes. `hugging face`: a GPT-2 of 6 layers, 577 calls "
         "in 16 ms; its plain steps on that machine varied by a fifth. "
         f"{base(lines, 'recorder_overhead')}:"
