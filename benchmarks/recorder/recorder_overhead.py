@@ -371,15 +371,18 @@ def measure_processes(run: Run) -> None:
 
 
 def add_ratio_of_processes(run: Run, samples: dict[str, list[int]]) -> None:
-    """Of the programs that several processes ran: the sample is a process, its value the median."""
-    medians: dict[str, list[int]] = {}
+    """Of the programs that several processes ran: the sample is a process, its value the median of its
+    blocks, or their mean beside a budget, whose windows are in a few blocks only.
+    """
+    middle = statistics.mean if BUDGET in samples else statistics.median
+    values: dict[str, list[int]] = {}
     for name, blocks in samples.items():
-        medians.setdefault(program_of(name), []).append(round(statistics.median(blocks)))
+        values.setdefault(program_of(name), []).append(round(middle(blocks)))
     if run.args.copies < 2:
         return
-    plain = Timing(PLAIN, tuple(medians.pop(PLAIN)))
-    for name, values in medians.items():
-        run.add_ratio(name, Timing(name, tuple(values)), plain, "overhead_of_processes", of_means=True)
+    plain = Timing(PLAIN, tuple(values.pop(PLAIN)))
+    for name, found in values.items():
+        run.add_ratio(name, Timing(name, tuple(found)), plain, "overhead_of_processes", of_means=True)
 
 
 def add_contents(run: Run, name: str, folder: Path, command: list[str]) -> None:
@@ -465,7 +468,7 @@ def programs_of(run: Run, turns: Path, folder: Path, copy: str) -> dict[str, lis
     commands[DORMANT] = [sys.executable, "-m", "profiling_lab", "record", "--dormant", *program(DORMANT)]
     if BUDGET in (run.args.peer or ()):
         # A budget is a share of the time that passes, and most of that belongs to the other programs.
-        share = f"{1 / (len(run.args.peer) + 1):.4f}%"
+        share = f"{1 / (len(run.args.peer) + 1) / run.args.copies:.4f}%"
         commands[BUDGET] = record(BUDGET, "--budget", share)
     if nsys := shutil.which("nsys"):
         profile = [nsys, "profile", "--force-overwrite=true"]
