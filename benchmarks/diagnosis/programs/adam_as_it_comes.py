@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A writer learns a new style from a few lines at a time, which is all that people send in."""
+
+import sys
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+MENDED = "--mended" in sys.argv
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+STEPS, WARM = (24, 6) if DEVICE == "cuda" else (3, 1)
+
+
+def start_clock() -> float:
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def report(began: float, loss: torch.Tensor) -> None:
+    took_ms = 1000 * (start_clock() - began) / (STEPS - WARM)
+    print(f"step_ms {took_ms:.3f} loss {loss.detach().float().item():.6f}")
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class Writer(nn.Module):
+    def __init__(self, words: int, longest: int, width: int, depth: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(words, width)
+        self.places = nn.Parameter(0.02 * torch.randn(longest, width))
+        self.blocks = nn.Sequential(*(Block(width, max(1, width // 128)) for _ in range(depth)))
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        x = self.blocks(self.table(words) + self.places[: words.shape[1]])
+        return F.linear(self.norm(x), self.table.weight)
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    rows, length, words, width, depth = (4, 128, 8192, 4096, 3) if DEVICE == "cuda" else (2, 5, 30, 16, 1)
+    model = Writer(words, length, width, depth).to(DEVICE)
+    if MENDED:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    text = torch.randint(0, words, (STEPS, rows, length + 1))
+    if DEVICE == "cuda":
+        text = text.pin_memory()
+    for step in range(STEPS):
+        if step == WARM:
+            began = start_clock()
+        lines = text[step].to(DEVICE, non_blocking=True)
+        with torch.autocast(DEVICE, torch.bfloat16):
+            scores = model(lines[:, :-1])
+        loss = F.cross_entropy(scores.float().flatten(0, 1), lines[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    report(began, loss)
+
+
+if __name__ == "__main__":
+    main()
