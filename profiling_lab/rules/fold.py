@@ -23,6 +23,8 @@ from profiling_lab.rules.rule import Rule, Time
 
 EXPLAINED_FRAC = 0.4
 """a symptom is explained if its causes would save at least this fraction of its cost"""
+TELLS_FRAC = 0.1
+"""where most time is tells more than what would save less than this fraction of it"""
 RIGHT_WITHIN = 1.5
 """gains are estimates: two that differ by less than this factor may be equal"""
 HOST_WORK = WORDS[Cause.HOST_CODE]
@@ -62,7 +64,8 @@ def order(finding: Finding, rules: Mapping[str, Rule]) -> tuple[bool, float, str
     rule = rules[finding.rule]
     if rule.symptom:
         little = finding.little or finding.saving is None
-        return little, -EXPLAINED_FRAC * finding.rank_ns, finding.rule
+        held_ns = sum(ns for _, ns in finding.gpu_ns_by_line) if little else 0
+        return little, -max(EXPLAINED_FRAC * finding.rank_ns, TELLS_FRAC * held_ns), finding.rule
     saves_ns = finding.rank_ns if finding.gain_ns is None else finding.gain_ns
     little = finding.severity == "low" or finding.once
     return little, -saves_ns / (RIGHT_WITHIN if _is_generic(finding, rules) else 1), finding.rule
