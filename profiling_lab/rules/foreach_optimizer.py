@@ -22,7 +22,6 @@ from profiling_lab.rules.kernel_families import OF_MANY_TENSORS
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I64
-from profiling_lab.trace.phases import LinePhase
 
 SHARE = Threshold("share", "the optimizer takes", 0.05, "of the GPU time, at least", "ours: as medium")
 READS = re.compile(r"Functor<[\w:]+, \d+, (\d+), \d+>")
@@ -36,14 +35,14 @@ REMEDY = "fused=True: one kernel reads and writes everything once"
 
 def check(view: View) -> RuleResult:
     found, duration, stacks = view.attribution, view.operations.duration_ns, view.trace.stacks
-    passes = (found.line_phase == LinePhase.OPTIMIZER) & view.kernels_named(OF_MANY_TENSORS)
+    passes = view.kernels_named(OF_MANY_TENSORS)
     if len(stacks) == 1:
         return Abstain("the trace has no Python stacks", STACKS)
     arrays = _arrays(view)
     findings = []
     for function, fused_arrays in FUSED_ARRAYS.items():
         inside = stacks.nearest(lambda frame, name=function: frame.function == name)  # type: ignore[misc]
-        rows = np.flatnonzero(passes & (arrays > 0) & (inside[found.stack] > 0))
+        rows = np.flatnonzero(passes & (inside[found.stack] > 0))
         for _, mine in grouped(rows, view.operation_place[rows]):
             number = _passes(view, mine, arrays)
             total_ns, left = int(duration[mine].sum()), fused_arrays / max(sum(number), 1)

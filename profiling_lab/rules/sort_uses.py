@@ -57,7 +57,7 @@ def _part(statement: ast.stmt, value: ast.expr, is_order: bool) -> str:
             is_order = True
         else:
             equal = isinstance(outer, ast.Compare) and all(isinstance(op, ast.Eq) for op in outer.ops)
-            return "compare" if equal and is_order else ""
+            return "compare" if equal else ""
         node = outer
     return ""
 

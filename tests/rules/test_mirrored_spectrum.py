@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from builders import Judge, TraceBuilder
 
@@ -21,17 +20,21 @@ def program(
     mirror: str = MIRROR,
     stacks: bool = True,
     function: str = "f",
+    trained: bool = False,
 ) -> TraceBuilder:
     builder = TraceBuilder()
     if inverse:
         builder.source("/app/a.py", 2, inverse)
-    for _ in range(4):
+    for step in range(4):
         for name, us, line in ((FORWARD, 30, 1), (mirror, 20, 1), (TIMES, 20, 2), (BOTH_WAYS, 60, 2)):
             stack = f"/app/a.py:{line} {'f' if line == 1 else function}"
-            builder.launch(name, us * US, stack=stack if stacks else ())
+            builder.launch(name, us * US, stack=stack if stacks else (), peek=step + 1 if trained else None)
         builder.launch(
             "vectorized_elementwise_kernel<4, float>", 50 * US, stack="/app/a.py:3 f" if stacks else ()
         )
+        if trained:
+            how = {"thread": 2, "peek": step + 1, "node": step, "node_name": "MulBackward0"}
+            builder.launch(TIMES, 40 * US, **how)
     return builder
 
 
@@ -67,10 +70,17 @@ def test_silent_where_it_is_little(judge: Judge) -> None:
 
 
 def test_backward_is_not_counted(judge: Judge) -> None:
-    builder = program()
-    builder.launch(TIMES, 20 * US, thread=2, peek=1, node=0, node_name="MulBackward0")
+    (finding,) = judge(RULE, program(trained=True))
+    assert finding.cost_ns == 4 * (20 + 10 + 30) * US
+
+
+def test_the_way_there_stays(judge: Judge) -> None:
+    """All in one line."""
+    builder = TraceBuilder().source("/app/a.py", 1, "return torch.fft.ifft(torch.fft.fft(x) * gain).real")
+    for name, us in ((FORWARD, 30), (MIRROR, 20), (TIMES, 20), (BOTH_WAYS, 60)):
+        builder.launch(name, us * US, stack="/app/a.py:1 f")
     (finding,) = judge(RULE, builder)
-    assert not np.isin(20, finding.saving.operations)
+    assert finding.cost_ns == (20 + 10 + 30) * US
 
 
 def test_abstains_without_lines(judge: Judge) -> None:

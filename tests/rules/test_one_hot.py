@@ -35,6 +35,7 @@ def program(*lines: str, kernel: str = GEMM, use_us: int = 50) -> TraceBuilder:
     [
         ("rows = F.one_hot(index, classes).to(x.dtype)", "y = rows @ table"),
         ("rows = torch.eye(classes)[index]", "y = torch.matmul(rows, table)"),
+        ("index = F.one_hot(index, classes).float()", "y = index @ table"),
         ("y = F.one_hot(index, classes).float() @ table",),
     ],
 )
@@ -66,6 +67,7 @@ def test_fires_on_sums_of_elementwise_products(judge: Judge, lines: tuple[str, .
         ("y = model(F.one_hot(index, classes)) @ table",),
         ("rows = F.one_hot(index, classes)", "y = rows * log_p"),
         ("rows = torch.eye(classes)", "y = rows @ table"),
+        ("rows = torch.zeros(classes)[index]", "y = rows @ table"),
         ("rows = F.one_hot(index, classes)",),
     ],
 )

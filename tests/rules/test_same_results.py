@@ -99,7 +99,8 @@ def test_a_value_that_the_host_reads_changes_where_something_is_trained(judge: J
 
 
 @pytest.mark.parametrize(
-    ("library", "findings"), [("utils/_contextlib.py:9 decorate_context", 1), ("pool.py:9 f", 0)]
+    ("library", "findings"),
+    [("utils/_contextlib.py:9 decorate_context", 1), ("pool.py:9 f", 0), ("nn/modules/module.py:9 f", 0)],
 )
 def test_what_a_library_calls_may_get_arguments(judge: Judge, library: str, findings: int) -> None:
     stack = f"{MAIN}{CALLS}/v/site-packages/torch/{library} > {BODY}"

@@ -67,6 +67,7 @@ def test_fires_where_the_order_has_a_name(judge: Judge) -> None:
         ("y = x.sort()[0]", ()),
         ("y = x.argsort() > 3", ()),
         ("y = table[:, 0]", ()),
+        ("y = table[x.argsort()]", ()),
         ("y = x.sort(", ()),
     ],
 )

@@ -46,6 +46,7 @@ def test_fires_behind_a_bias(judge: Judge, before: tuple[str, ...]) -> None:
         (CONVOLUTION,),  # torch would add the bias in a kernel of its own
         (BIAS,),
         (LINEAR, "relu"),
+        (CONVOLUTION, "relu"),
         (LINEAR, "batch_norm_collect_statistics_kernel"),
         (LINEAR, "relu", BIAS),
     ],
@@ -64,7 +65,7 @@ def test_silent_where_statistics_are_taken_or_it_is_trained(judge: Judge) -> Non
 def test_silent_on_another_stream_or_far_away(judge: Judge) -> None:
     builder = TraceBuilder()
     for _ in range(4):
-        builder.launch(LINEAR, 50 * US, stack="/app/a.py:2 f", stream=8)
+        builder.launch(LINEAR, 50 * US, stack="/app/a.py:2 f", stream=6)
         builder.launch(NORM, 50 * US, stack="/app/a.py:2 f", stream=7)
     assert judge(RULE, builder) == ()
     assert judge(RULE, program((LINEAR, *[INVERSE] * 9))) == ()

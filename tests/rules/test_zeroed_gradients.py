@@ -64,6 +64,16 @@ def test_additions_of_other_parts_of_a_batch_stay(judge: Judge) -> None:
     assert finding.cost_ns == STEPS * LAYERS * 12 * US, "the second part's are needed"
 
 
+def test_what_comes_before_the_first_zeros_may_be_added_to_something(judge: Judge) -> None:
+    builder = TraceBuilder()
+    for _ in range(2):
+        builder.launch("gemm", 20 * US, stack="/app/train.py:7 main", peek=1)
+        builder.launch(ADD, 8 * US, thread=2, peek=1, node=-1, node_name="AccumulateGrad")
+    builder.launch("gemm", 20 * US, stack="/app/train.py:7 main", peek=1)
+    builder.launch("gemm", 40 * US, thread=2, peek=1, node=0, node_name="MmBackward0")
+    assert judge(RULE, builder.launch(FILL, 4 * US, stack=ZERO_GRAD)) == ()
+
+
 def test_silent_where_nothing_is_filled_or_added(judge: Judge) -> None:
     assert judge(RULE, program(fill="")) == ()
     assert judge(RULE, program(adds=False)) == ()
