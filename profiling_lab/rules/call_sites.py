@@ -13,7 +13,7 @@ from profiling_lab.rules.view import View
 from profiling_lab.trace import Frame
 from profiling_lab.trace.columns import I32, I64, unique
 
-DECORATING = "torch/utils/_contextlib.py"
+DECORATING, _MODULE = "torch/utils/_contextlib.py", "torch/nn/modules/module.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +56,12 @@ class CallSite:
         return (self.callee.file, self.callee.function) == (other.callee.file, other.callee.function)
 
 
-def call_sites(view: View, least_ns: float) -> list[CallSite]:
-    """Those in which operations of at least `least_ns` were launched, where the text of the line is known."""
+def call_sites(view: View, least_ns: float, of_modules: bool = False) -> list[CallSite]:
+    """Those in which operations of at least `least_ns` were launched, where the text of the line is known.
+    of_modules: also calls of an nn.Module's `forward` through the module.
+    """
     stacks, own_row, texts = view.trace.stacks, view.own_row, view.trace.source_texts
-    outer, called_by = own_row[stacks.parent], _undecorated(view)[stacks.parent]
+    outer, called_by = own_row[stacks.parent], _without_wrappers(view, of_modules)[stacks.parent]
     function = _numbers([(frame.file, frame.function) for frame in stacks.frames])
     line = _numbers([(frame.file, frame.line) for frame in stacks.frames])
     took_ns = np.bincount(view.attribution.stack, weights=view.operations.duration_ns, minlength=len(stacks))
@@ -85,10 +87,12 @@ def call_sites(view: View, least_ns: float) -> list[CallSite]:
     return sites
 
 
-def _undecorated(view: View) -> I32:
-    """Per stack the nearest row, including itself, that is not the wrapper of `@torch.no_grad()` and
-    the like."""
-    return view.trace.stacks.nearest(lambda frame: not frame.file.endswith(DECORATING))
+def _without_wrappers(view: View, of_modules: bool) -> I32:
+    """Per stack the nearest row, including itself, that is not the wrapper of `@torch.no_grad()` and the
+    like, nor that of a module's forward.
+    """
+    wrappers = (DECORATING, _MODULE) if of_modules else (DECORATING,)
+    return view.trace.stacks.nearest(lambda frame: not frame.file.endswith(wrappers))
 
 
 def _numbers(keys: Sequence[tuple[str, object]]) -> I64:

@@ -23,6 +23,7 @@ from profiling_lab.rules.factored_again import REMEDY as OF_FACTORS
 from profiling_lab.rules.factored_again import factored_again
 from profiling_lab.rules.finding import Finding, ms, percent
 from profiling_lab.rules.pure_lines import changed_attributes, pure_lines, reads_what_changes
+from profiling_lab.rules.same_calls import same_calls
 from profiling_lab.rules.view import View
 from profiling_lab.trace import Frame
 from profiling_lab.trace.attribution import Phase
@@ -57,6 +58,7 @@ def of_methods(view: View, least_ns: float) -> list[Finding]:
     sites = [site for site in sites if not (site.is_statement or site.is_entered)]
     sites.sort(key=lambda site: -_took_ns(view, site.rows))
     found = [*_of_all_steps(view, sites, least_ns), *_of_several_lines(view, sites)]
+    found += _of_same_calls(view, least_ns)
     found += _of_factors(view, least_ns)
     taken, findings = np.zeros(len(view.operations), dtype=bool), []
     for result in found:
@@ -123,6 +125,16 @@ def _of_several_lines(view: View, sites: Sequence[CallSite]) -> Iterator[SameRes
             lines = f"is called at {len(others) + 1} lines of one function"
             rows = np.concatenate([each.rows for each in others])
             yield SameResult(others[0].caller, f"{site.callee.function} has no arguments and {lines}", rows)
+
+
+def _of_same_calls(view: View, least_ns: float) -> Iterator[SameResult]:
+    """All but the call that took longest need not be made: one may be under no_grad()."""
+    for calls in same_calls(view, least_ns):
+        sites = sorted((call.site for call in calls), key=lambda site: -_took_ns(view, site.rows))
+        if all(_depends_on_nothing_else(view, site.rows) for site in sites):
+            rows = np.concatenate([site.rows for site in sites[1:]])
+            why = f"{calls[0].text} is computed at {len(sites)} lines of one function"
+            yield SameResult(sites[1].caller, why, rows)
 
 
 def _of_factors(view: View, least_ns: float) -> Iterator[SameResult]:

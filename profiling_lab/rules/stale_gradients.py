@@ -46,7 +46,7 @@ def stale(view: View, passes: Passes) -> Stale:
     for number, mine in grouped(np.arange(len(passes)), process):
         steps_ns, line, most_zeroed = _steps(view, number)
         after = np.searchsorted(steps_ns, passes.start_ns[mine], "right")  # 0: before the first step
-        added = adds[mine] & _in_first_passes(passes, mine, after) & (after > 0) & (after < len(steps_ns))
+        added = adds[mine] & in_first_passes(passes, mine, after) & (after > 0) & (after < len(steps_ns))
         count = np.bincount(after[added], minlength=len(steps_ns) + 1)
         added &= (most_zeroed < count)[after]
         place.append(mine[added])
@@ -169,7 +169,7 @@ def _most_at_one_line(steps_ns: I64, time_ns: I64, line: I32, fills: I64) -> I64
     return most
 
 
-def _in_first_passes(passes: Passes, mine: I64, after: I64) -> Mask:
+def in_first_passes(passes: Passes, mine: I64, after: I64) -> Mask:
     """Per entry given, whether it is in the first pass of its thread after this number of steps."""
     number = passes.number[mine]
     group = numbered(passes.thread[mine], after)

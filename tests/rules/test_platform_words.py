@@ -92,10 +92,12 @@ def test_remedies_have_words_for_jax(repo: Path) -> None:
     """A remedy that names torch needs a line too, unless its rule looks for code of torch."""
     of_torch = ("data_parallel.py", "ddp_backend.py", "memory_fragmented.py", "memory_workspace.py")
     of_torch += (
+        "mirrored_spectrum.py",
         "slow_scatter.py",
         "sorted_adds.py",
         "repeated_backward.py",
         "summed_gradients.py",
+        "unfolded_norms.py",
         "unused_gradients.py",
     )
     told = [(name, in_words_of_jax(text)) for name, text in sentences(repo) if name not in of_torch]
