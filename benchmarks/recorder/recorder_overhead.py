@@ -372,7 +372,7 @@ def measure_processes(run: Run) -> None:
 
 def add_ratio_of_processes(run: Run, samples: dict[str, list[int]]) -> None:
     """Of the programs that several processes ran: the sample is a process, its value the median of its
-    blocks, or their mean beside a budget, whose windows are in a few blocks only.
+    blocks, or their mean together with a budget, whose windows are in a few blocks only.
     """
     middle = statistics.mean if BUDGET in samples else statistics.median
     values: dict[str, list[int]] = {}

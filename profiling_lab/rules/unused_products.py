@@ -3,7 +3,7 @@
 
 `torch.diag(a @ b.T)` compares each row of `a` with all of `b`, and throws away all but one.
 `torch.diag(d) @ a` multiplies by zeros. `(a * b).sum(-1)` and `d[:, None] * a` do the same in one pass over
-their elements, which is next to nothing beside the product. What is done with a product, and what goes into
+their elements, a small part of the time of the product. What is done with a product, and what goes into
 it, is in the text of the line. A product that got a name may be used elsewhere, too, so it is not looked at.
 """
 

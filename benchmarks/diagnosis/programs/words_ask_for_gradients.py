@@ -39,7 +39,7 @@ class Block(nn.Module):
 
 
 class Adapter(nn.Module):
-    """A narrow way beside a layer, through which little is changed at first."""
+    """A narrow way next to a layer, through which little is changed at first."""
 
     def __init__(self, width: int, narrow: int) -> None:
         super().__init__()
