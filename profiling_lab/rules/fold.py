@@ -59,7 +59,8 @@ def order(finding: Finding, rules: Mapping[str, Rule]) -> tuple[bool, float, str
     """What saves little, and what happened once, comes last. Gains are right within a factor: of two that
     differ by less, the one whose cause is specific tells more. A symptom that no cause explains comes before
     causes that would not explain it wherever they were: they save less than that fraction of what it may
-    save. One that does not know what it may save comes last.
+    save. One that does not know what it may save comes last, with what saves little; among these, the line
+    with most of the time comes before causes that save little of that.
     """
     rule = rules[finding.rule]
     if rule.symptom:

@@ -177,6 +177,15 @@ def test_an_unexplained_symptom_comes_before_causes_that_save_much_less() -> Non
         assert told(replace(line, saving=None), cause)[0] == ("slow_math", [])
 
 
+def test_where_most_time_is_comes_before_causes_that_save_little_of_it() -> None:
+    """The line's products on tensor cores are no cost of it, but they are where the time goes."""
+    line = found("line", 1, 3, "low", gpu_ns_by_line=((0, 1000),), saving=fewer(np.array([1])), little=True)
+    for rank_ns, first in ((99, "line"), (101, "slow_math")):
+        cause = found("slow_math", rank_ns, 9, "low", gpu_ns_by_line=((1, rank_ns),))
+        assert told(line, cause)[0] == (first, [])
+    assert told(line, found("slow_math", 99, 9, gpu_ns_by_line=((1, 99),)))[0] == ("slow_math", [])
+
+
 def test_what_happened_once_comes_after_what_recurs() -> None:
     once = found("waits", 900, 4, once=True)
     assert [finding.rule for finding in folded([once, found("layout", 70, 6)], RULES)] == ["layout", "waits"]
