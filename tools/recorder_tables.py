@@ -38,7 +38,7 @@ def recorder_overhead() -> list[str]:
         "Step time with the tool over step time without it, with the 95 % interval. `profiling-lab record`, "
         "CUPTI alone and nsys: whole processes, in turns with a plain one. The row `plain, another process` "
         "compares two plain processes: smaller differences mean nothing. `several processes`: four of each "
-        "program, the ratio of the means of their medians. The other rows: in turns in one process; "
+        "program, the ratio of their means. The other rows: in turns in one process; "
         "`recorder: everything` against its own pauses. `loop` is launch-bound: 3,572 CUDA calls in "
         "32 ms, 43 ms on the machine of the whole processes. `hugging face`: a GPT-2 of 6 layers, 577 calls "
         "in 16 ms; its plain steps on that machine varied by a fifth. "

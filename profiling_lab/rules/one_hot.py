@@ -23,7 +23,7 @@ from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.statements import Statements
 from profiling_lab.rules.view import View
 from profiling_lab.trace.attribution import Phase
-from profiling_lab.trace.columns import I64
+from profiling_lab.trace.columns import I64, unique
 
 SHARE = Threshold(
     "share", "such rows and what uses them take", 0.05, "of the GPU time, at least", "ours: as medium"
@@ -51,7 +51,7 @@ def check(view: View) -> RuleResult:
         makes = statements.rows(number)
         makes = makes[~view.kernels_named(MATRIX)[makes]]
         used = [(_used(view, statements, line, family), family) for line, family in uses.items()]
-        rows = np.unique(np.concatenate([makes, *(mine for mine, _ in used)]))
+        rows = unique(np.concatenate([makes, *(mine for mine, _ in used)]))
         total_ns = int(duration[rows].sum())
         if total_ns < max(view[SHARE] * view.gpu_ns, 1):
             continue

@@ -42,7 +42,7 @@ class SameCall:
 def same_calls(view: View, least_ns: float) -> Iterator[list[SameCall]]:
     """The same call at several lines of a function, in their order; what each launches takes `least_ns`."""
     sites, statements = call_sites(view, least_ns, of_modules=True), Statements(view)
-    own_frames = np.unique(view.trace.stacks.frame[view.own_row])
+    own_frames = unique(view.trace.stacks.frame[view.own_row])
     own = {view.trace.stacks.frames[frame].function.split(".")[-1] for frame in own_frames.tolist()}
     alike: dict[tuple[str, str, str, str, str], list[SameCall]] = {}
     for site in sites:
