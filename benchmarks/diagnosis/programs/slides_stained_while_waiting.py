@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pieces of stained tissue are told apart; each is unpacked, turned and stained anew before it is seen."""
+"""Pieces of stained tissue are distinguished; each is unpacked, turned and stained anew before it is seen."""
 
 import sys
 import time
