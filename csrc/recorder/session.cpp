@@ -136,7 +136,9 @@ void Session::begin(const StartOptions& options, uint64_t start_ns, StartResult*
   nvtx_ = options.nvtx;
   if (nvtx_) nvtx_ranges::start();
   if (options.gpu) {
-    result->gpu_reason = cupti_.start(options.cupti, &rings_, python_);
+    CuptiOptions cupti = options.cupti;
+    cupti.graph_nodes |= options.paused;  // pause() explains it
+    result->gpu_reason = cupti_.start(cupti, &rings_, python_);
     gpu_ = result->gpu_reason.empty();
     if (gpu_ && !armed_) cupti_.pause();
     if (cupti_.refused()) {  // a recording without GPU activity would mislead

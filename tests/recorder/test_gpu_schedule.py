@@ -45,6 +45,29 @@ assert recorder.summary.dropped == 0 and recorder.summary.reasons == {{}}, recor
     assert query("SELECT firstStep FROM PYREC_WINDOW ORDER BY start") == [(2,), (7,), (12,)]
 
 
+def test_a_graph_recorded_as_a_whole_is_recorded_by_kernel_after_a_pause(run_gpu: Any, query: Any) -> None:
+    run_gpu("""
+with profiling_lab.record(OUT) as recorder:
+    a = torch.randn(256, 256, device="cuda"); (a @ a).sin(); torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph): b = (a @ a).sin()
+    for _ in range(2): graph.replay()
+    for _ in range(3):
+        recorder.pause()
+        for _ in range(5): graph.replay()
+        recorder.resume()
+        for _ in range(3): graph.replay()
+    torch.cuda.synchronize()
+assert torch.equal(b, (a @ a).sin())
+""")
+    assert query("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_GRAPH_TRACE") == [(2,)]
+    replays = (
+        "SELECT count(DISTINCT correlationId), count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE graphNodeId"
+    )
+    ((replayed, kernels),) = query(replays)
+    assert (replayed, kernels) in ((9, 18), (9, 27)), "each with its product and its sine"
+
+
 def test_graphs_made_in_a_pause_replay_in_a_window(run_gpu: Any, query: Any) -> None:
     run_gpu("""
 with profiling_lab.record(OUT) as recorder:  # before the first use of the GPU: graphs are recorded as a whole

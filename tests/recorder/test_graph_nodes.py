@@ -75,6 +75,33 @@ for nodes in (False, True):
     )
 
 
+def test_from_the_first_pause_on_graphs_are_recorded_kernel_by_kernel(run: Any, query: Any) -> None:
+    """Their kind would cost in pauses, and once it was off, CUPTI must not see it again: it crashes at a graph
+    that is older."""
+    run(
+        CAPTURED
+        + """
+GRAPH_TRACE = 51
+with profiling_lab.record(OUT, schedule=profiling_lab.Schedule(signal="USR1")):
+    assert not fake.kind_enabled(GRAPH_TRACE)
+with profiling_lab.record(OUT, overwrite=True) as recorder:
+    assert fake.kind_enabled(GRAPH_TRACE)
+    for _ in range(2):
+        recorder.pause()
+        assert not fake.kind_enabled(GRAPH_TRACE)
+        recorder.resume()
+        assert not fake.kind_enabled(GRAPH_TRACE)
+    capture(); instantiate(); replay()
+"""
+    )
+    assert query("SELECT graphNodeId, correlationId FROM PYREC_GRAPH_NODE") == [
+        (101, 1),
+        (102, 2),
+        (201, 1),
+        (202, 2),
+    ]
+
+
 def test_a_node_captured_when_nothing_was_recorded_has_the_replays_line(run: Any, tmp_path: Path) -> None:
     run(
         CAPTURED

@@ -5,6 +5,8 @@
 #include <atomic>
 #include <cstdio>
 #include <cstring>
+#include <new>
+#include <utility>
 
 #include "recorder/system/clock.h"
 #include "recorder/system/signal_mask.h"
@@ -122,8 +124,9 @@ void CuptiClient::enable_kinds(bool graph_nodes) {
     writer_.diagnostic(now_ns(), kWarning, text);
   }
   // One record per graph costs less than one record per node. But CUPTI crashes when a graph is replayed that was
-  // made before this kind was enabled (seen on 13.0 with driver 580, and with CUPTI alone). Such a process gets one
-  // record per node.
+  // made before this kind was enabled (seen on 13.0 with driver 580, and with CUPTI alone). And if it stays enabled in
+  // pauses, they are not free: 5 % of a step that launches bound (H200). So a process with older graphs or with pauses
+  // gets one record per node.
   traces_nodes_ = graph_nodes || cuda_context_exists();
   if (!traces_nodes_) functions_.ActivityEnable(ActivityKind::kGraphTrace);
   for (const ActivityKind kind : kKindsOfExistingThings) {
@@ -145,15 +148,18 @@ void CuptiClient::enable_callbacks(LaunchRings* rings, bool python_stacks) {
   for (const auto& call : captures_) functions_.EnableCallback(1, subscriber_, call.domain, call.cbid);
   launch_callbacks::arm(rings, python_stacks);
   graph_nodes_.take();  // of an earlier recording
-  if (traces_nodes_ && functions_.GetGraphNodeId) {
-    for (const uint32_t cbid : {cupti::kGraphNodeCreated, cupti::kGraphNodeCloned}) {
-      traced_.push_back({cupti::Domain::kResource, cbid, "graph nodes"});
-    }
-  }
+  if (traces_nodes_) add_node_callbacks();
   for (const auto& call : traced_) {
     const cupti::Result code = functions_.EnableCallback(1, subscriber_, call.domain, call.cbid);
     if (code == cupti::kSuccess) continue;
     writer_.diagnostic(now_ns(), kWarning, "callback " + call.name + ": " + functions_.describe(code));
+  }
+}
+
+void CuptiClient::add_node_callbacks() {
+  if (!functions_.GetGraphNodeId) return;
+  for (const uint32_t cbid : {cupti::kGraphNodeCreated, cupti::kGraphNodeCloned}) {
+    traced_.push_back({cupti::Domain::kResource, cbid, "graph nodes"});
   }
 }
 
@@ -163,14 +169,18 @@ void CuptiClient::switch_callbacks(bool on) noexcept {
 
 void CuptiClient::disable_kinds() noexcept {
   for (const ActivityKind kind : kKinds) functions_.ActivityDisable(kind);
+  functions_.ActivityDisable(ActivityKind::kGraphTrace);
 }
 
-// GRAPH_TRACE stays on: a graph made in a pause must not be older than this kind (enable_kinds). The converter
-// drops the records of pauses.
 void CuptiClient::pause() noexcept {
   launch_callbacks::disarm();
   switch_callbacks(false);
   disable_kinds();
+  if (std::exchange(traces_nodes_, true)) return;  // not again as a whole: see enable_kinds()
+  try {
+    add_node_callbacks();
+  } catch (const std::bad_alloc&) {  // then the kernels of graphs are on the lines that replay them
+  }
 }
 
 void CuptiClient::resume(LaunchRings* rings, bool python_stacks) noexcept {
@@ -186,7 +196,6 @@ void CuptiClient::stop() noexcept {
   switch_callbacks(false);
   for (const auto& call : captures_) functions_.EnableCallback(0, subscriber_, call.domain, call.cbid);
   disable_kinds();
-  functions_.ActivityDisable(ActivityKind::kGraphTrace);
   for (const ActivityKind kind : kKindsOfExistingThings) functions_.ActivityDisable(kind);
   flush(true);
   // Other tools may use CUPTI now.

@@ -72,6 +72,7 @@ class CuptiClient {
   std::string explain(cupti::Result result, const char* what) const;
   void enable_kinds(bool graph_nodes);
   void disable_kinds() noexcept;
+  void add_node_callbacks();
   void switch_callbacks(bool on) noexcept;
   void enable_callbacks(LaunchRings* rings, bool python_stacks);
 
