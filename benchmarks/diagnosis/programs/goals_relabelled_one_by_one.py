@@ -25,7 +25,7 @@ class Args:
     motors: int = 6
     batch_size: int = 4096 if DEVICE == "cuda" else 10
     hidden: int = 512 if DEVICE == "cuda" else 8
-    relabelled: int = 5  # of so many transitions all but one get a new goal
+    relabelled: int = 5  # all but one of this number of transitions get a new goal
     near: float = 0.5
     gamma: float = 0.98
     tau: float = 0.005
