@@ -95,6 +95,7 @@ PARTS_OF_RULES |= {
     "forward_nodes",
     "input_gradients",
     "layers_behind",
+    "loop_waits",
     "neighbours",
     "sorted_adds",
 }
