@@ -92,6 +92,7 @@ PARTS_OF_RULES |= {"factored_again", "pure_lines", "recurrences", "stale_gradien
 PARTS_OF_RULES |= {"call_texts", "expressions", "one_hot_uses", "same_calls", "sort_uses", "statements"}
 PARTS_OF_RULES |= {
     "casts_around",
+    "draws",
     "forward_nodes",
     "input_gradients",
     "layers_behind",
