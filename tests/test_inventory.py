@@ -90,7 +90,16 @@ PARTS_OF_RULES |= {
 PARTS_OF_RULES |= {"backward_calls", "call_sites", "factorisations", "passes", "same_results"}
 PARTS_OF_RULES |= {"factored_again", "pure_lines", "recurrences", "stale_gradients"}
 PARTS_OF_RULES |= {"call_texts", "expressions", "one_hot_uses", "same_calls", "sort_uses", "statements"}
-PARTS_OF_RULES |= {"casts_around", "neighbours", "sorted_adds"}
+PARTS_OF_RULES |= {
+    "casts_around",
+    "draws",
+    "forward_nodes",
+    "input_gradients",
+    "layers_behind",
+    "loop_waits",
+    "neighbours",
+    "sorted_adds",
+}
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)

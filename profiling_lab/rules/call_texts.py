@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import ast
+import builtins
 
 from profiling_lab.rules.call_sites import CallSite
 from profiling_lab.rules.expressions import called_name
 
-_OBJECTS, _LIBRARIES = {"self", "cls"}, {"torch", "F", "nn", "np", "math"}
+_OBJECTS, _NO_MODULES = {"self", "cls"}, {"torch", "F", "nn", "np", "math", *dir(builtins)}
 
 
 def calls_of(site: CallSite, statement: ast.stmt | None, own: set[str]) -> list[ast.Call]:
@@ -19,7 +20,7 @@ def calls_of(site: CallSite, statement: ast.stmt | None, own: set[str]) -> list[
     calls = [call for call in calls if call.args or call.keywords]
     if site.name != "forward":
         return [call for call in calls if called_name(call) == site.name]
-    calls = [call for call in calls if called_name(call) not in own and _root(call.func) not in _LIBRARIES]
+    calls = [call for call in calls if called_name(call) not in own and _root(call.func) not in _NO_MODULES]
     likely = [call for call in calls if isinstance(call.func, ast.Name) or _root(call.func) in _OBJECTS]
     found = likely or [call for call in calls if _root(call.func)]
     return found if len({ast.unparse(call) for call in found}) == 1 else []

@@ -21,6 +21,7 @@ from profiling_lab.records import replace
 from profiling_lab.rules.callers import callers, function_of
 from profiling_lab.rules.finding import Finding, lower
 from profiling_lab.rules.fold import order
+from profiling_lab.rules.loop_waits import with_launches
 from profiling_lab.rules.rule import Rule
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I64
@@ -86,7 +87,8 @@ def _with_their_work(view: View, findings: Sequence[Finding], rules: Mapping[str
             taken |= mine.union(*map(works, others))
             others += [e for e in finding.effects if rules[e.rule].of_host and works(e) & mine]
             saving = reduce(or_, (other.saving for other in others if other.saving), finding.saving)
-            finding = replace(finding, saving=saving)
+            loops = [f.saving for f in findings if rules[f.rule].adds and f.saving and works(f) & mine]
+            finding = with_launches(view, replace(finding, saving=saving), loops)
         yield finding
 
 

@@ -40,10 +40,8 @@ def pure_lines(view: View, least_ns: float) -> list[tuple[Frame, I64]]:
     return [(frames[key], np.flatnonzero(np.isin(found, within[key]))) for key in pure]
 
 
-def reads_what_changes(view: View, place: Frame, rows: I64, changed: set[str]) -> bool:
-    """Whether a line that launched one of these operations, within a call from `place`, reads an attribute
-    that is among `changed`.
-    """
+def statements_within(view: View, place: Frame, rows: I64) -> list[ast.stmt]:
+    """Those of the lines that launched one of these operations, within a call from `place`."""
     stacks, own_row, texts = view.trace.stacks, view.own_row, view.trace.source_texts
     lines = set[tuple[str, int]]()
     for stack in unique(view.attribution.stack[rows]).tolist():
@@ -53,7 +51,13 @@ def reads_what_changes(view: View, place: Frame, rows: I64, changed: set[str]) -
             if (frame.file, frame.line) == (place.file, place.line):
                 break
             row = int(own_row[stacks.parent[row]])
-    return any(attributes_of(statement_of(texts.get(line, ""))) & changed for line in lines)
+    parsed = (statement_of(texts.get(line, "")) for line in lines)
+    return [statement for statement in parsed if statement]
+
+
+def reads_what_changes(view: View, place: Frame, rows: I64, changed: set[str]) -> bool:
+    """Whether one of these lines reads an attribute that is among `changed`."""
+    return any(attributes_of(statement) & changed for statement in statements_within(view, place, rows))
 
 
 def changed_attributes(view: View) -> set[str]:
@@ -95,9 +99,9 @@ def attributes_of(statement: ast.stmt | None) -> set[str]:
     return {n.attr for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)}
 
 
-def _changed(statement: ast.stmt | None) -> set[str]:
-    """Names of attributes that get a new value, or new elements: by `=`, `[...] =`, and methods such as
-    `add_`.
+def changes_of(statement: ast.stmt | None) -> list[ast.expr]:
+    """What gets a new value, or new elements, and is no name: by `=`, `[...] =`, and methods such as `add_`,
+    also of names.
     """
     changed = list[ast.expr]()
     for node in ast.walk(statement) if statement else ():
@@ -105,8 +109,13 @@ def _changed(statement: ast.stmt | None) -> set[str]:
             changed.append(node)
         elif isinstance(node, ast.Attribute) and node.attr.endswith("_") and not node.attr.endswith("__"):
             changed.append(node.value)
+    return changed
+
+
+def _changed(statement: ast.stmt | None) -> set[str]:
+    """Names of such attributes."""
     found = set[str]()
-    for part in changed:
+    for part in changes_of(statement):
         while isinstance(part, ast.Subscript):
             part = part.value
         found |= {part.attr} if isinstance(part, ast.Attribute) else set()

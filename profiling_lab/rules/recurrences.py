@@ -17,24 +17,28 @@ _Flow = tuple[set[str], set[str]]
 """what a line gives a value, and what it reads"""
 
 
-def comes_back(view: View, rows: I64) -> bool:
+def comes_back(view: View, rows: I64, unknown: bool = True) -> bool:
     """Whether what the line that launched most of these operations makes comes back to it, or to a line of
-    yours that calls it, through lines of that function whose text is known; also where the text is not.
+    yours that calls it, through lines of that function whose text is known; `unknown` where the text is not.
     """
     stacks, own_row = view.trace.stacks, view.own_row
     row = int(np.bincount(own_row[view.attribution.stack[rows]]).argmax())
     while row > 0:
-        if _returns_to(view.trace.source_texts, stacks.frames, stacks.frames[stacks.frame[row]]):
+        line, texts = stacks.frames[stacks.frame[row]], view.trace.source_texts
+        if (flow := _flow(texts.get((line.file, line.line), ""))) is None:
+            if unknown:
+                return True
+        elif _returns_to(texts, stacks.frames, line, flow):
             return True
         row = int(own_row[stacks.parent[row]])
     return False
 
 
-def _returns_to(texts: Mapping[tuple[str, int], str], frames: tuple[Frame, ...], line: Frame) -> bool:
+def _returns_to(
+    texts: Mapping[tuple[str, int], str], frames: tuple[Frame, ...], line: Frame, mine: _Flow
+) -> bool:
     lines = {(f.file, f.line) for f in frames if (f.file, f.function) == (line.file, line.function)}
     flows = [flow for each in lines if (flow := _flow(texts.get(each, "")))]
-    if (mine := _flow(texts.get((line.file, line.line), ""))) is None:
-        return True
     reached, before = mine[0], -1
     while len(reached) > before:
         before = len(reached)

@@ -19,6 +19,7 @@ from profiling_lab.analysis.critical_path.savings import Saving, fewer
 from profiling_lab.records import dataclass, replace
 from profiling_lab.rules.call_sites import CallSite, call_sites
 from profiling_lab.rules.costs import gpu_time
+from profiling_lab.rules.draws import RANDOM, draws
 from profiling_lab.rules.factored_again import REMEDY as OF_FACTORS
 from profiling_lab.rules.factored_again import factored_again
 from profiling_lab.rules.finding import Finding, ms, percent
@@ -31,7 +32,10 @@ from profiling_lab.trace.columns import I64, unique
 from profiling_lab.trace.operation_classes import OperationClass
 from profiling_lab.trace.phases import LinePhase
 
-RANDOM = r"distribution|random|philox|bernoulli|multinomial|dropout|randperm|curand"
+OF_DRAWS = (
+    "compute what is not random once, before the draws, and give its result to the part that is: "
+    "seen = net.body(x); [net.head(seen) for _ in range(draws)]"
+)
 FEWEST_STEPS = 3
 MOSTLY_FRAC = 0.9
 REMEDY = (
@@ -59,7 +63,7 @@ def of_methods(view: View, least_ns: float) -> list[Finding]:
     sites.sort(key=lambda site: -_took_ns(view, site.rows))
     found = [*_of_all_steps(view, sites, least_ns), *_of_several_lines(view, sites)]
     found += _of_same_calls(view, least_ns)
-    found += _of_factors(view, least_ns)
+    found += [*_of_draws(view, least_ns), *_of_factors(view, least_ns)]
     taken, findings = np.zeros(len(view.operations), dtype=bool), []
     for result in found:
         if not taken[result.rows].any():
@@ -135,6 +139,12 @@ def _of_same_calls(view: View, least_ns: float) -> Iterator[SameResult]:
             rows = np.concatenate([site.rows for site in sites[1:]])
             why = f"{calls[0].text} is computed at {len(sites)} lines of one function"
             yield SameResult(sites[1].caller, why, rows)
+
+
+def _of_draws(view: View, least_ns: float) -> Iterator[SameResult]:
+    for site, rows in draws(view, least_ns):
+        why = f"each pass of a comprehension calls {site.callee.function} with the same arguments"
+        yield SameResult(site.caller, f"{why}, until something random", rows, OF_DRAWS)
 
 
 def _of_factors(view: View, least_ns: float) -> Iterator[SameResult]:

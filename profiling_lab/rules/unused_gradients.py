@@ -10,7 +10,8 @@ gradients with zeros.
 
 The cost is that of the gradients of these weights: of their nodes what is not the gradient of the input, and
 half of the matrix multiplications. If all parameters that are known to be used got their gradients before,
-the rest of the pass is for nothing, too: what goes into that part can be detached.
+the rest of the pass is for nothing, too: what goes into that part can be detached. So is the gradient of an
+input that nothing uses (see input_gradients.py).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from profiling_lab.analysis.critical_path.savings import fewer
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import RuleResult, Threshold, ms, percent
+from profiling_lab.rules.input_gradients import of_inputs
 from profiling_lab.rules.passes import backward_passes, undecided
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.stale_gradients import for_nothing, stale
@@ -38,8 +40,8 @@ def check(view: View) -> RuleResult:
     passes = backward_passes(view)
     if (abstains := undecided(passes)) is not None:
         return abstains
-    added = stale(view, passes)
-    findings, duration = [], view.operations.duration_ns
+    added, duration = stale(view, passes), view.operations.duration_ns
+    findings = of_inputs(view, passes, view[SHARE] * view.gpu_ns)
     for _, steps in grouped(np.arange(len(added.place)), added.updating):
         at, left, detached = for_nothing(view, passes, added, steps)
         rows = passes.rows[at]

@@ -13,7 +13,7 @@ from made_traces.defects import DEFECTS, WARM
 from made_traces.defects import run as program
 
 from profiling_lab.analysis.critical_path.critical_path import PathOfStep
-from profiling_lab.rules import RULES, Finding, gains, run
+from profiling_lab.rules import RULES, Finding, gains, run, select
 from profiling_lab.rules.steady import steady_part
 from profiling_lab.trace import Trace
 
@@ -228,3 +228,25 @@ def test_what_a_finding_about_the_host_explains_goes_with_it(tmp_path: Path) -> 
     (found,) = [f for f in checked(builder, tmp_path) if f.place and f.place.line == 70]
     assert found.rule == "sync_calls" and "host_work" in [effect.cause for effect in found.effects]
     assert found.gain_per_step_ns == pytest.approx(5_000 * US, rel=0.01), "4 ms of the GPU remain of 9"
+
+
+def test_waits_of_a_loop_go_with_its_launches(tmp_path: Path) -> None:
+    """Without the loop a function does not launch its kernels one by one either."""
+    builder = TraceBuilder()
+    for step in range(12):
+        begin_ns = builder.now_ns
+        for _ in range(20):
+            for line, kernels, after_us in ((80, 2, 60), (81, 5, 30)):
+                stack = f"/app/a.py:9 main > /app/a.py:{line} each"
+                builder.copy("DtoH", 1 * US, size_bytes=8, stack=stack)
+                builder.call("cudaStreamSynchronize_v3020", call_ns=20 * US, stack=stack).gap(after_us * US)
+                for _ in range(kernels):
+                    builder.launch("vectorized_elementwise_kernel", 2 * US, stack=stack).gap(20 * US)
+        builder.launch("gemm", 100 * US, stack="/app/a.py:9 main").gap(100 * US)
+        builder.range(f"training_step {step}", begin_ns, builder.now_ns)
+    with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:
+        (waits,) = run(trace, select(RULES, ["implicit_sync"])).findings
+        (found,) = [f for f in run(trace, RULES).findings if f.rule == "implicit_sync"]
+    assert waits.gain_per_step_ns is not None and found.gain_per_step_ns is not None
+    assert found.gain_per_step_ns > 2 * waits.gain_per_step_ns
+    assert found.remedy.endswith("this saves its launches, too")
