@@ -76,8 +76,9 @@ for nodes in (False, True):
 
 
 def test_from_the_first_pause_on_graphs_are_recorded_kernel_by_kernel(run: Any, query: Any) -> None:
-    """Their kind would cost in pauses, and once it was off, CUPTI must not see it again: it crashes at an older
-    graph."""
+    """Their kind would cost in pauses, and once it was off CUPTI must not see it again: it crashes at an
+    older graph.
+    """
     run(
         CAPTURED
         + """
