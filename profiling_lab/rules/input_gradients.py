@@ -34,7 +34,7 @@ ENDS = r"(Layer|Group|Batch)NormBackward|ScaledDotProduct\w*AttentionBackward"
 LAYERS = r"^(Addmm|Mm|Linear|Convolution|CudnnConvolution)Backward"
 USED = re.compile(r"\bgrads?\b")
 REMEDY = (
-    "no requires_grad_() for what goes into frozen layers, or run them under torch.no_grad(): gradients are "
+    "no requires_grad_() for what goes into frozen layers, or run them under no_grad(): gradients are "
     "needed from the first parameter on that is trained"
 )
 
