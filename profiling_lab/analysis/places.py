@@ -308,12 +308,28 @@ class LineNumbers:
     def place(self, number: int) -> Frame | None:
         return self._lines[1][number] if number >= 0 else None
 
+    @cached_property
+    def _ran_place(self) -> I32:
+        """Per operation the number of the line of your own backward that launched it, -1 if none did."""
+        row = ran_in_backward(self.trace, self.own_row)
+        return np.where(row > 0, self._lines[0][self.trace.stacks.frame[row]], -1).astype(np.int32)
+
     def hottest_line(self, rows: I64, weight: I64) -> Frame | None:
-        """The line with most of the weight of these operations; `weight` is per row given."""
-        parts = grouped(np.arange(len(rows)), self.operation_place[rows])
-        return self.place(
-            max(((int(weight[part].sum()), number) for number, part in parts), default=(0, -1))[1]
-        )
+        """The line with most of the weight of these operations; `weight` is per row given. Where most of that
+        was launched by a backward of your own (of a torch.autograd.Function, or a hook), the line in there.
+        """
+        most = _heaviest(self.operation_place[rows], weight)
+        at_line = np.flatnonzero(self.operation_place[rows] == most)
+        ran, its = self._ran_place[rows[at_line]], weight[at_line]
+        if most >= 0 and its[ran >= 0].sum() > its.sum() / 2:
+            most = _heaviest(ran[ran >= 0], its[ran >= 0])
+        return self.place(most)
+
+
+def _heaviest(number: I32, weight: I64) -> int:
+    """The number with most of the weight, -1 of none."""
+    parts = grouped(np.arange(len(number)), number)
+    return max(((int(weight[part].sum()), one) for one, part in parts), default=(0, -1))[1]
 
 
 def covered(trace: Trace, own: tuple[str, ...] | None) -> tuple[I32, Coverage]:

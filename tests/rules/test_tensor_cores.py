@@ -56,6 +56,29 @@ def test_attention_of_float32_counts_with_the_products(judge: Judge, kernel: str
     assert finding.cost_ns == 50_000 and "attention" not in finding.what
 
 
+TORCH = "/v/site-packages/torch/autograd"
+ENGINE = f"/app/train.py:3 main > {TORCH}/graph.py:800 _engine_run_backward > {TORCH}/function.py:300 apply"
+
+
+@pytest.mark.parametrize(("in_torch", "line"), [(1, 9), (2, 9), (5, 3)])
+def test_the_line_is_that_of_a_backward_of_your_own_where_most_was_launched_there(
+    judge: Judge, in_torch: int, line: int
+) -> None:
+    """A Function's forward has no product, and its line would not show what to change.
+
+    in_torch: products that torch itself launches in backward of the same forward line.
+    """
+    builder = run_of().launch("x", 1_000, stack="/app/train.py:1 main", peek=0)
+    builder.launch("quantize", 1_000, stack="/app/train.py:2 main > /app/linear.py:3 Quant.forward", peek=1)
+    for own in (9, 9, 9, 10):
+        stack = f"{ENGINE} > /app/linear.py:{own} Quant.backward"
+        builder.launch(WITHOUT[0], 50_000, stack=stack, node=0, node_name="QuantBackward", peek=1)
+    for _ in range(in_torch):
+        builder.launch(WITHOUT[0], 50_000, stack=ENGINE, node=0, node_name="QuantBackward", peek=1)
+    (finding,) = judge(RULE, builder)
+    assert (finding.place.file, finding.place.line) == ("/app/linear.py", line)
+
+
 CAST = "void unrolled_elementwise_kernel<direct_copy_kernel_cuda, LoadWithCast<1>, StoreWithCast<1> >(int)"
 TO_16_BITS = "void vectorized_elementwise_kernel<8, bfloat16_copy_kernel_cuda(TensorIteratorBase&)>(int)"
 
