@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import gzip
 import os
 import shutil
@@ -25,6 +26,11 @@ with contextlib.suppress(ImportError):  # where no test of a property can run
 
 REPO = Path(__file__).resolve().parents[1]
 CAPTURES = REPO / "tests" / "data" / "captures"
+
+# Workers that each use all cores wait for one another at the end of every parallel loop. OpenMP reads this
+# when torch is imported, which the conftest.py of a folder below may do before pytest_configure.
+if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // workers)))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -57,12 +63,22 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell starts what runs in the background with Ctrl-C ignored, and every child would inherit that.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Workers that each use all cores wait for one another at the end of every parallel loop.
-    if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
-        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // workers)))
     # Tests of a file share what they compiled; each process would compile it for itself.
     if getattr(config.option, "dist", "no") in ("load", "worksteal"):
         config.option.dist = "loadfile"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """The tests and torch are there to the end: no collection of garbage has to look at them again and again,
+    which would be a fifth of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

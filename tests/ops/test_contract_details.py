@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -433,3 +434,9 @@ def test_every_result_has_its_shape_and_dtype_without_data(case: OpCase, dtype: 
         of_meta = tuple(a.to("meta") if isinstance(a, Tensor) else a for a in arguments)
         real, fake = (r if isinstance(r, (tuple, list)) else (r,) for r in (op(*arguments), op(*of_meta)))
         assert [(t.shape, t.dtype) for t in fake] == [(t.shape, t.dtype) for t in real], name
+
+
+def test_workers_share_the_cores() -> None:
+    """tests/conftest.py says how many threads each may use, which torch has to hear before it is imported."""
+    threads = torch.get_num_threads()
+    assert threads <= int(os.environ.get("OMP_NUM_THREADS", threads))
