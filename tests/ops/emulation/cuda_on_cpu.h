@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Just enough of CUDA to run a kernel's source on the CPU, one block after the other: every thread of a block
-// is a thread here, __syncthreads and shuffles are barriers. It proves indexing, reductions and tails where
+// is one here (threads_on_cpu.h), __syncthreads and shuffles are barriers. It proves indexing, reductions and tails where
 // there is no GPU, and under ThreadSanitizer that shared memory is synchronised; it says nothing about speed
 // or about the PTX behind cuda/ptx.
 //
@@ -9,22 +9,19 @@
 // a region of its own; their kernels reach shared memory by 32-bit addresses alone (cuda/ptx).
 #pragma once
 
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 #include <vector_functions.h>
 #include <vector_types.h>
 
 #include <atomic>
 #include <bit>
-#include <climits>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
-#include <thread>
 #include <type_traits>
 #include <vector>
+
+#include "threads_on_cpu.h"
 
 #undef __device__
 #undef __global__
@@ -42,42 +39,44 @@
 struct Index {
   unsigned x;
 };
-inline thread_local Index threadIdx, blockIdx;
 inline Index blockDim, gridDim;
+template <unsigned on_cpu::Thread::*kIndex>
+struct IndexOfThread {
+  struct {
+    operator unsigned() const { return on_cpu::now().*kIndex; }
+  } x;
+};
+inline constexpr IndexOfThread<&on_cpu::Thread::index> threadIdx;
+inline constexpr IndexOfThread<&on_cpu::Thread::block> blockIdx;
 
 namespace on_cpu {
 
-/// As std::barrier, which spins and climbs a tree before it sleeps: with many more threads than cores, most of
-/// the time. Who leaves has seen what all did before they arrived, and nothing of what they do afterwards.
-class SleepingBarrier {
+/// Who leaves has seen what all did before they arrived, and nothing of what they do afterwards.
+class CountingBarrier {
  public:
-  explicit SleepingBarrier(unsigned threads) : threads_(threads) {}
+  explicit CountingBarrier(unsigned threads) : threads_(threads) {}
   void arrive_and_wait() {
     const unsigned now = phase_.load(std::memory_order_relaxed);
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads_) {
       arrived_.store(0, std::memory_order_relaxed);
       phase_.store(now + 1, std::memory_order_release);
-      sleep_or_wake(FUTEX_WAKE_PRIVATE, INT_MAX);
     } else {
-      while (phase_.load(std::memory_order_acquire) == now) sleep_or_wake(FUTEX_WAIT_PRIVATE, now);
+      wait([&] { return phase_.load(std::memory_order_acquire) != now; });
     }
   }
 
  private:
-  void sleep_or_wake(int operation, unsigned value) {
-    syscall(SYS_futex, &phase_, operation, value, nullptr, nullptr, 0);
-  }
   std::atomic<unsigned> phase_ = 0, arrived_ = 0;
   unsigned threads_;
 };
 
-using Barrier = std::unique_ptr<SleepingBarrier>;
+using Barrier = std::unique_ptr<CountingBarrier>;
 inline std::vector<Barrier> blocks_of_cluster, warps;
 inline Barrier cluster;
-inline thread_local unsigned rank = 0;  // of this thread's block in its cluster
-inline float lanes[2][32][32];          // of the warps of all blocks of a cluster, for exchanges in turn
-inline thread_local unsigned exchanges = 0;
-inline unsigned warp_of_cluster() { return rank * (blockDim.x / 32) + threadIdx.x / 32; }
+inline unsigned rank() { return now().rank; }
+inline float lanes[2][32][32];  // of the warps of all blocks of a cluster, for exchanges in turn
+inline OfThread<unsigned> exchanges;
+inline unsigned warp_of_cluster() { return rank() * (blockDim.x / 32) + threadIdx.x / 32; }
 
 /// Dynamic shared memory of the blocks of a cluster (cuda/ptx/dynamic_shared.cuh).
 inline float4 dynamic_shared[16][16384];
@@ -102,35 +101,31 @@ inline void (*after_block)() = nullptr;  // what a block must not leave to the n
 template <class Kernel>
 void launch(unsigned blocks, unsigned threads, Kernel&& kernel, unsigned size = 1) {
   gridDim.x = blocks, blockDim.x = threads;
-  cluster = std::make_unique<SleepingBarrier>(threads * size);
+  cluster = std::make_unique<CountingBarrier>(threads * size);
   blocks_of_cluster.clear(), warps.clear();
-  for (unsigned b = 0; b < size; ++b) blocks_of_cluster.push_back(std::make_unique<SleepingBarrier>(threads));
-  for (unsigned w = 0; w < size * threads / 32; ++w) warps.push_back(std::make_unique<SleepingBarrier>(32));
-  std::vector<std::thread> all;
-  for (unsigned thread = 0; thread < size * threads; ++thread) {
-    all.emplace_back([&, thread] {
-      threadIdx.x = thread % threads, rank = thread / threads;
-      for (unsigned b = 0; b < blocks; b += size) {
-        blockIdx.x = b + rank;
-        kernel();
-        cluster->arrive_and_wait();
-        if (thread == 0 && after_block != nullptr) after_block();
-        cluster->arrive_and_wait();
-      }
-    });
-  }
-  for (std::thread& one : all) one.join();
+  for (unsigned b = 0; b < size; ++b) blocks_of_cluster.push_back(std::make_unique<CountingBarrier>(threads));
+  for (unsigned w = 0; w < size * threads / 32; ++w) warps.push_back(std::make_unique<CountingBarrier>(32));
+  run(size, threads, [&] {
+    Thread& me = now();
+    for (unsigned b = 0; b < blocks; b += size) {
+      me.block = b + me.rank;
+      kernel();
+      cluster->arrive_and_wait();
+      if (me.number == 0 && after_block != nullptr) after_block();
+      cluster->arrive_and_wait();
+    }
+  });
 }
 
 }  // namespace on_cpu
 
-inline void __syncthreads() { on_cpu::blocks_of_cluster[on_cpu::rank]->arrive_and_wait(); }
+inline void __syncthreads() { on_cpu::blocks_of_cluster[on_cpu::rank()]->arrive_and_wait(); }
 inline void __syncwarp() { on_cpu::warps[on_cpu::warp_of_cluster()]->arrive_and_wait(); }
 /// What `read` finds among the values of the warp's lanes. The next exchange has other memory, so that who is late
 /// still reads this one's.
 template <class Read>
 auto exchange(float value, Read&& read) {
-  auto& lanes = on_cpu::lanes[on_cpu::exchanges++ % 2][on_cpu::warp_of_cluster()];
+  auto& lanes = on_cpu::lanes[on_cpu::exchanges.mine()++ % 2][on_cpu::warp_of_cluster()];
   lanes[threadIdx.x % 32] = value;
   __syncwarp();
   return read(lanes, threadIdx.x % 32);
@@ -187,8 +182,8 @@ T __ldcg(const T* address) {
 }
 inline int __syncthreads_or(int value) {
   static std::atomic<int> any[2];
-  static thread_local unsigned calls = 0;
-  std::atomic<int>& now = any[calls++ % 2];
+  static on_cpu::OfThread<unsigned> calls;
+  std::atomic<int>& now = any[calls.mine()++ % 2];
   if (value) now = 1;
   __syncthreads();
   const int result = now;

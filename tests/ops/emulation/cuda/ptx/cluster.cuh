@@ -9,7 +9,7 @@
 
 namespace plab::cuda::ptx {
 
-inline std::uint32_t cluster_rank() { return on_cpu::rank; }
+inline std::uint32_t cluster_rank() { return on_cpu::rank(); }
 inline std::uint32_t cluster_size() { return static_cast<std::uint32_t>(on_cpu::blocks_of_cluster.size()); }
 inline std::uint32_t cluster_address(std::uint32_t shared, std::uint32_t rank) {
   return (shared & on_cpu::kDynamic) | (shared % kRegion + rank * kRegion);

@@ -16,31 +16,32 @@ struct Copy {
   const void* global;
   unsigned bytes;
 };
-inline thread_local std::vector<Copy> started;
-inline thread_local std::deque<std::vector<Copy>> committed;
+inline on_cpu::OfThread<std::vector<Copy>> started;
+inline on_cpu::OfThread<std::deque<std::vector<Copy>>> committed;
 
 inline void cp_async_cg(void* shared, const void* global) {
   if ((reinterpret_cast<std::uintptr_t>(shared) | reinterpret_cast<std::uintptr_t>(global)) % 16 != 0)
     std::abort();
-  started.push_back({shared, global, 16});
+  started.mine().push_back({shared, global, 16});
 }
 inline void cp_async_cg_part(void* shared, const void* global, unsigned bytes) {
   cp_async_cg(shared, global);
   if (bytes > 16) std::abort();
-  started.back().bytes = bytes;
+  started.mine().back().bytes = bytes;
 }
 inline void cp_async_commit_group() {
-  committed.push_back(started);
-  started.clear();
+  committed.mine().push_back(std::move(started.mine()));
+  started.mine().clear();
 }
 template <int kPending>
 void cp_async_wait_group() {
-  while (committed.size() > kPending) {
-    for (const Copy& copy : committed.front()) {
+  auto& groups = committed.mine();
+  while (groups.size() > kPending) {
+    for (const Copy& copy : groups.front()) {
       std::memset(copy.shared, 0, 16);
       std::memcpy(copy.shared, copy.global, copy.bytes);
     }
-    committed.pop_front();
+    groups.pop_front();
   }
 }
 

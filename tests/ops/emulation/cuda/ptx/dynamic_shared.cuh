@@ -6,7 +6,7 @@
 
 namespace plab::cuda::ptx {
 
-inline float4* dynamic_shared() { return on_cpu::dynamic_shared[on_cpu::rank]; }
+inline float4* dynamic_shared() { return on_cpu::dynamic_shared[on_cpu::rank()]; }
 /// NaN everywhere.
 inline void clear_dynamic_shared() {
   std::memset(on_cpu::dynamic_shared, 0xff, sizeof on_cpu::dynamic_shared);

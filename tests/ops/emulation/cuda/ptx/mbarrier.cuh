@@ -2,7 +2,6 @@
 // In place of csrc/cuda/ptx/mbarrier.cuh: barriers that count arrivals and bytes, by their shared addresses.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
 #include <map>
@@ -12,7 +11,6 @@ namespace plab::cuda::ptx {
 
 struct Mbarrier {
   std::mutex mutex;
-  std::condition_variable changed;
   std::int64_t expected = 0, arrivals = 0, bytes = 0;  // of this phase: still to arrive
   unsigned phase = 0;
 
@@ -22,7 +20,6 @@ struct Mbarrier {
     if (arrivals < 0) std::abort();
     if (arrivals > 0 || bytes != 0) return;
     arrivals = expected, ++phase;
-    changed.notify_all();
   }
 };
 inline std::mutex mbarriers_mutex;
@@ -46,10 +43,10 @@ inline void mbarrier_arrive_expect_tx(std::uint32_t barrier, std::uint32_t bytes
 }
 inline void mbarrier_wait(std::uint32_t barrier, std::uint32_t parity) {
   Mbarrier& it = mbarrier_at(barrier);
-  {
-    std::unique_lock lock(it.mutex);
-    it.changed.wait(lock, [&] { return it.phase % 2 != parity; });
-  }
+  on_cpu::wait([&] {
+    const std::lock_guard lock(it.mutex);
+    return it.phase % 2 != parity;
+  });
 #ifdef WHOLE_WARPS_WAIT  // and go on together: no lane tests the barrier after another has given the buffer back
   __syncwarp();
 #endif

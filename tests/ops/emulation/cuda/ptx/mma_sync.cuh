@@ -18,7 +18,7 @@ namespace plab::cuda::ptx {
 constexpr std::uint32_t kRegion = 256 << 10;
 inline std::vector<unsigned char> cluster_memory(32 * kRegion);
 
-inline std::uint32_t shared_address(const void*) { return on_cpu::rank * kRegion; }
+inline std::uint32_t shared_address(const void*) { return on_cpu::rank() * kRegion; }
 
 template <class T>
 T& at(std::uint32_t address) {

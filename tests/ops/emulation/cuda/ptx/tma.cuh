@@ -5,7 +5,6 @@
 #include <cuda.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstring>
 #include <mutex>
 
@@ -68,13 +67,11 @@ inline void prefetch_tensor_map(const CUtensorMap*) {}
 
 struct NamedBarrier {
   std::mutex mutex;
-  std::condition_variable changed;
   int arrived = 0;
   unsigned phase = 0;
   void arrive(int threads) {
     if (++arrived < threads) return;
     arrived = 0, ++phase;
-    changed.notify_all();
   }
 };
 inline NamedBarrier named_barriers[16 + 8];  // the hardware's, and one for each warpgroup's products
@@ -90,10 +87,14 @@ inline void named_barrier_arrive(int id, int threads) {
 }
 inline void named_barrier_sync(int id, int threads) {
   NamedBarrier& b = named_barriers[id];
-  std::unique_lock lock(b.mutex);
+  b.mutex.lock();
   const unsigned phase = b.phase;
   b.arrive(threads);
-  b.changed.wait(lock, [&] { return b.phase != phase; });
+  b.mutex.unlock();
+  on_cpu::wait([&] {
+    const std::lock_guard lock(b.mutex);
+    return b.phase != phase;
+  });
 }
 
 template <int kRegisters>

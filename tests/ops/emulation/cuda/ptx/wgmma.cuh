@@ -11,17 +11,18 @@
 
 namespace plab::cuda::ptx {
 
-inline thread_local std::vector<std::function<void()>> issued;
-inline thread_local std::deque<std::vector<std::function<void()>>> groups;
+inline on_cpu::OfThread<std::vector<std::function<void()>>> issued;
+inline on_cpu::OfThread<std::deque<std::vector<std::function<void()>>>> committed_products;
 
 inline void wgmma_fence() {}
 inline void wgmma_commit() {
-  groups.push_back(issued);
-  issued.clear();
+  committed_products.mine().push_back(std::move(issued.mine()));
+  issued.mine().clear();
 }
 template <int kPending>
 void wgmma_wait() {
-  if (!issued.empty()) std::abort();  // never committed
+  if (!issued.mine().empty()) std::abort();  // never committed
+  auto& groups = committed_products.mine();
   const bool done = groups.size() > kPending;
   while (groups.size() > kPending) {
     for (const auto& product : groups.front()) product();
@@ -75,7 +76,7 @@ struct Wgmma {
     }
   }
   static void ss(float (&d)[kN / 2], std::uint64_t a, std::uint64_t b, int add) {
-    issued.push_back([&d, a, b, add] {
+    issued.mine().push_back([&d, a, b, add] {
       float of[2][16];
       const int row = int(threadIdx.x % 128) / 32 * 16 + int(threadIdx.x % 32) / 4;
       for (int h = 0; h < 2; ++h)
@@ -84,7 +85,7 @@ struct Wgmma {
     });
   }
   static void rs(float (&d)[kN / 2], const std::uint32_t (&a)[4], std::uint64_t b, int add) {
-    issued.push_back([&d, &a, b, add] {
+    issued.mine().push_back([&d, &a, b, add] {
       const Registers* all = exchanged({{a[0], a[1], a[2], a[3]}});
       const int quad = int(threadIdx.x % 32) / 4 * 4;
       float of[2][16];
