@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm_torch
+from package_root import PACKAGE_ROOT
 
 import profiling_lab
 from profiling_lab.recording.allocator_snapshot import packed, snapshot_columns
@@ -28,22 +30,32 @@ PROGRAM = Path(__file__).parent / "programs" / "fake_cuda_memory.py"
 MIB = 1 << 20
 
 
-def record(folder: Path, *arguments: str, options: tuple[str, ...] = ("--memory",)) -> tuple[Path, str, str]:
-    """The file, what the program printed, and what `record` said."""
+def record(
+    folder: Path, *arguments: str, options: tuple[str, ...] = ("--memory",), warm: bool = True
+) -> tuple[Path, str, str]:
+    """The file, what the program printed, and what `record` said. `warm`: torch is imported already."""
     out = folder / "run.sqlite"
-    done = subprocess.run(
-        [sys.executable, "-m", "profiling_lab", "record", *options, "--no-samples", "-o", str(out),
-         str(PROGRAM), *arguments],
-        capture_output=True, text=True, check=False, cwd=folder, timeout=300,
-        env={**os.environ, "PYTHONPATH": str(Path(profiling_lab.__file__).parents[1])},
-    )  # fmt: skip
+    command = ["-m", "profiling_lab", "record", *options, "--no-samples", "-o", str(out), str(PROGRAM)]
+    command += arguments
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE_ROOT)}
+    if warm:
+        done = warm_torch.run(command, folder, environment)
+    else:
+        done = subprocess.run(
+            [sys.executable, *command],
+            capture_output=True,
+            text=True,
+            cwd=folder,
+            timeout=300,
+            env=environment,
+        )
     assert done.returncode == 0, done.stdout + done.stderr
     return out, done.stdout, done.stderr
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    path, printed, _ = record(tmp_path_factory.mktemp("memory"))
+    path, printed, _ = record(tmp_path_factory.mktemp("memory"), warm=False)
     return path, printed
 
 
