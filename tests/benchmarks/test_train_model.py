@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import warm_torch
 from package_root import PACKAGE_ROOT
 
 PROGRAMS = Path(__file__).resolve().parents[2] / "benchmarks" / "distributed"
@@ -17,11 +18,14 @@ WAYS = Path(__file__).with_name("train_model_ways.py")
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
 
 
+def environment() -> dict[str, str]:
+    return os.environ | ENVIRONMENT | {"PYTHONPATH": os.pathsep.join([str(PACKAGE_ROOT), str(PROGRAMS)])}
+
+
 def run(*command: str, timeout_s: int = 300) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(PACKAGE_ROOT), str(PROGRAMS)])
     return subprocess.run(
         [sys.executable, *command],
-        env=os.environ | ENVIRONMENT | {"PYTHONPATH": path},
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=timeout_s,
@@ -53,7 +57,8 @@ def test_zero_trains_as_one_process_does(tmp_path: Path) -> None:
         assert several == pytest.approx(one, abs=2e-5), way
 
 
-def test_a_way_without_its_processes_is_one_sentence() -> None:
-    done = run(str(PROGRAMS / "train_model.py"), "--way", "ddp")
+def test_a_way_without_its_processes_is_one_sentence(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    done = warm_torch.run([str(PROGRAMS / "train_model.py"), "--way", "ddp"], tmp_path, environment())
     assert done.returncode == 2
     assert done.stderr.endswith("--way ddp does not fit 1 processes: torchrun starts several\n")

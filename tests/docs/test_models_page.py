@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import warm_torch
 from docs.forked import outcomes
 from package_root import PACKAGE_ROOT
 from tiny_models import MODELS
@@ -36,17 +35,6 @@ NAMES = [
 ]
 BY_NAME = dict(zip(NAMES, PROGRAMS + SERVING + DISTRIBUTED, strict=True))
 (PRINTED,) = re.findall(r"(?ms)^```text\n\$ [^\n]*\n(.*?)^```$", PAGE.read_text())
-
-
-def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join(filter(None, [str(PACKAGE_ROOT), os.environ.get("PYTHONPATH")]))
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": path, **environment},
-        cwd="/",
-        capture_output=True,
-        text=True,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -75,12 +63,16 @@ def test_programs_run_as_they_stand(name: str, ran: dict[str, tuple[int, str]]) 
 
 
 @pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
-def test_what_is_explained() -> None:
+def test_what_is_explained(tmp_path: Path) -> None:
     (program,) = (p for p in PROGRAMS if "transformers" in p)
     with_dropout = (
         program + "\nfor layer in model.model.layers:\n    layer.self_attn.attention_dropout = 0.1\n"
     )
-    done = run(with_dropout + "model.train()(ids)", PROFILING_LAB_EXPLAIN="1")
+    script = tmp_path / "program.py"
+    script.write_text(with_dropout + "model.train()(ids)")
+    path = os.pathsep.join(filter(None, [str(PACKAGE_ROOT), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path, "PROFILING_LAB_EXPLAIN": "1"}
+    done = warm_torch.run([str(script)], tmp_path, environment)
     lines = [line for line in done.stderr.splitlines() if line.startswith("profiling_lab: ")]
     assert lines == PRINTED.splitlines(), done.stderr
 

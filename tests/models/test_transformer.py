@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pytest
 import torch
+import warm_torch
 
 from profiling_lab.exercises import find
 from profiling_lab.exercises.workspace import copy_starter
@@ -73,19 +73,8 @@ def test_positions_are_distinguished() -> None:
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_script_trains_in_a_copied_folder(tmp_path: Path, dtype: str) -> None:
     copy_starter(find("python-backtrace"), tmp_path)
-    command = [
-        sys.executable,
-        "train_model.py",
-        "--epochs",
-        "3",
-        "--batches",
-        "4",
-        "--device",
-        "cpu",
-        "--dtype",
-        dtype,
-    ]
-    done = subprocess.run([*command, *TINY_ARGUMENTS], cwd=tmp_path, capture_output=True, text=True)
+    options = ["--epochs", "3", "--batches", "4", "--device", "cpu", "--dtype", dtype]
+    done = warm_torch.run(["train_model.py", *options, *TINY_ARGUMENTS], tmp_path, os.environ)
     assert done.returncode == 0, done.stderr
     losses = [float(line.split("loss ")[1].split(",")[0]) for line in done.stdout.splitlines()]
     assert len(losses) == 3 and all(math.isfinite(loss) for loss in losses)

@@ -128,11 +128,12 @@ def python() -> Callable[..., subprocess.CompletedProcess[str]]:
 
 @pytest.fixture
 def python_warm(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """python(code, *arguments) in a process that has imported torch already (tests/warm_torch.py)."""
+    """`python` in a process that has imported torch already (tests/warm_torch.py)."""
 
-    def run(program: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        script = tmp_path / "program.py"
-        script.write_text(program)
+    def run(program: str | Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        script = program if isinstance(program, Path) else tmp_path / "program.py"
+        if isinstance(program, str):
+            script.write_text(program)
         path = os.pathsep.join(filter(None, [str(PACKAGE_ROOT), os.environ.get("PYTHONPATH")]))
         return warm_torch.run(
             [str(script), *arguments], tmp_path, {**os.environ, "PYTHONPATH": path, **environment}

@@ -75,7 +75,7 @@ for _ in range(2):
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch.distributed is not built")
-def test_dtensors_are_refused(python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+def test_dtensors_are_refused(python_warm: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     """A cache that is gathered first would be written to in a copy."""
     program = """
 import torch
@@ -91,6 +91,6 @@ except ValueError as error:
     print(error)
 distributed.destroy_process_group()
 """
-    assert python(program).stdout.strip() == (
+    assert python_warm(program).stdout.strip() == (
         "flash_attention_with_cache: q is a DTensor, expected each rank's own part, x.to_local()"
     )

@@ -12,8 +12,8 @@ import torch
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch.distributed is not built")
-def test_batches_and_heads_are_sharded(python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    done = python(Path(__file__).with_name("dtensor_workers.py"))
+def test_batches_and_heads_are_sharded(python_warm: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    done = python_warm(Path(__file__).with_name("dtensor_workers.py"))
     assert done.returncode == 0, done.stderr
     what = ("batch", "heads", "whole", "rows, gathered", "one key head for all")
     expected = [f"{one} {sink}" for sink in (False, True) for one in what] + ["packed"]

@@ -98,8 +98,8 @@ available = pytest.mark.skipif(not torch.distributed.is_available(), reason="tor
 
 @available
 @pytest.mark.parametrize("processes", [2, 4])
-def test_a_sequence_over_processes(processes: int, python: Python) -> None:
-    done = python(Path(__file__).with_name("ring_workers.py"), str(processes))
+def test_a_sequence_over_processes(processes: int, python_warm: Python) -> None:
+    done = python_warm(Path(__file__).with_name("ring_workers.py"), str(processes))
     assert done.returncode == 0, done.stderr
     what = ["full", "causal", "grouped queries, scale, softcap", "bfloat16", "a group of some"]
     assert [line for line in done.stdout.splitlines() if line.startswith("proven")] == [

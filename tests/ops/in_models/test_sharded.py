@@ -25,7 +25,7 @@ def proven(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 @available
 @pytest.mark.parametrize("processes", [2, 4])
-def test_every_op(processes: int, python: Python) -> None:
+def test_every_op(processes: int, python_warm: Python) -> None:
     ways = ["dimension 0", "dimension 1", "columns gathered"]
     models = ["FSDP2", "tensor parallel"]
     if processes == 4:  # two by two
@@ -35,5 +35,5 @@ def test_every_op(processes: int, python: Python) -> None:
     expected += [f"{op}, {way}" for op in ROWS for way in ways]
     expected += ["statistics", "ladder_attention, S(0)", "ladder_attention, S(2)"]
     expected += ["heavy_layer, w1 columns, w2 rows", "heavy_layer, w3 columns", *models]
-    done = python(Path(__file__).with_name("sharded_workers.py"), str(processes))
+    done = python_warm(Path(__file__).with_name("sharded_workers.py"), str(processes))
     assert proven(done) == expected
