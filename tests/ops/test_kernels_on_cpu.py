@@ -34,19 +34,19 @@ SUPPRESSED = "race:clear_tail\n"
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """outcome(op, *arguments): of its kernels, compiled with the thread sanitizer and run once for all
-    tests; with sanitizes=False without it, for those that would take minutes.
+    """outcome(op): of its kernels, compiled with the thread sanitizer and run once for all tests; with
+    sanitizes=False without it, for those that would take minutes.
     """
     folder = tmp_path_factory.mktemp("kernels")
     (folder / "suppressed").write_text(SUPPRESSED)
 
     @functools.cache
-    def ran(op: str, *arguments: str, sanitizes: bool = True) -> subprocess.CompletedProcess[str]:
+    def ran(op: str, sanitizes: bool = True) -> subprocess.CompletedProcess[str]:
         own = folder / ("races" if sanitizes else "plain")
         own.mkdir(exist_ok=True)
         program = built(op, own, *(["-fsanitize=thread"] if sanitizes else []))
         environment = {**os.environ, "TSAN_OPTIONS": f"suppressions={folder / 'suppressed'}"}
-        return subprocess.run([program, *arguments], capture_output=True, text=True, env=environment)
+        return subprocess.run([program], capture_output=True, text=True, env=environment)
 
     return ran
 
@@ -129,7 +129,7 @@ def test_the_wide_backward_agrees_with_double(outcome: Outcome) -> None:
     ],
 )
 def test_kernels_have_no_races_in_shared_memory(op: str, outcome: Outcome) -> None:
-    done = outcome(op, *(["quick"] if op == "attention_cache" else []))
+    done = outcome(op)
     assert "WARNING: ThreadSanitizer" not in done.stderr, done.stderr[:3000]
     assert done.returncode == 0, done.stderr[:3000]
 
@@ -170,10 +170,15 @@ ONE_OF_EACH = [
 ]
 
 
-def test_rows_of_each_width_get_the_kernel_that_was_measured_best(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def widths(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built("layer_norm_gelu_widths", tmp_path_factory.mktemp("widths"))
+
+
+def test_rows_of_each_width_get_the_kernel_that_was_measured_best(widths: Path) -> None:
     """The element type, the width, and the way forward and backward."""
     done = subprocess.run(
-        [built("layer_norm_gelu_widths", tmp_path), *(str(width) for _, width, *_ in ONE_OF_EACH)],
+        [widths, *(str(width) for _, width, *_ in ONE_OF_EACH)],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     found = [line.split("\t") for line in done.stdout.splitlines()]
@@ -182,10 +187,10 @@ def test_rows_of_each_width_get_the_kernel_that_was_measured_best(tmp_path: Path
         assert ways[name, width] == expected, (name, width)
 
 
-def test_packed_rows_leave_few_threads_idle(tmp_path: Path) -> None:
+def test_packed_rows_leave_few_threads_idle(widths: Path) -> None:
     """The program itself stops where a step is larger than its block."""
     done = subprocess.run(
-        [built("layer_norm_gelu_widths", tmp_path), *map(str, range(1, 2100))],
+        [widths, *map(str, range(1, 2100))],
         capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -407,17 +407,16 @@ void run_masked(const char* name, int batch, int q_len, int k_len, int heads, in
 template <class Element, int kHeadDim, int kTileQ, int kTileKv, bool kPingPong>
 using Cached = FwdConfig<Element, kHeadDim, kTileQ, kTileKv, kPingPong, 1, 2, kHeadDim, true>;
 
-// The kernels of cache/fwd.cu. `quick`: few and small, for the thread sanitizer.
-void run_all(bool quick) {
+// The kernels of cache/fwd.cu; few and small ones for the thread sanitizer.
+void run_all() {
   using D64 = Cached<__half, 64, 192, 128, false>;
   using D128 = Cached<__nv_bfloat16, 128, 128, 128, true>;
+#ifdef __SANITIZE_THREAD__
+  run<D128>({"bf16 d128, pages of one key, a prompt and a row", {150, 9}, {40, 1}, 1, 1, 1, 128});
+  run<D64>({"fp16 d64, no pages", {0, 70}, {20, 18}, 0, 1, 1, 64});
+  run_masked<D128>("bf16 d128, a block mask", 1, 70, 200, 1, 1, false);
+#else
   using D256 = Cached<__nv_bfloat16, 256, 128, 64, false>;
-  if (quick) {
-    run<D128>({"bf16 d128, pages of one key, a prompt and a row", {150, 9}, {40, 1}, 1, 1, 1, 128});
-    run<D64>({"fp16 d64, no pages", {0, 70}, {20, 18}, 0, 1, 1, 64});
-    run_masked<D128>("bf16 d128, a block mask", 1, 70, 200, 1, 1, false);
-    return;
-  }
   run<D128>({"bf16 d128, pages of one key, prompts and single rows",
              {150, 0, 3, 40},
              {40, 17, 1, 3},
@@ -437,15 +436,16 @@ void run_all(bool quick) {
   run<D128>({"bf16 d128, pages of 12", {70}, {60}, 12, 1, 1, 128});
   run<D256>(
       {"bf16 d192, no pages, rows without offsets", {100, 9}, {20, 20}, 0, 1, 1, 192, -1, 0, true, false});
-  run_packed<FwdConfig<__nv_bfloat16, 96, 192, 96, false>>("bf16 d96, packed", {70, 30, 200}, 1);
-  run_packed<FwdConfig<__half, 80, 192, 112, false>>("fp16 d80, packed", {130, 20}, 1);
-  run_packed<FwdConfig<__nv_bfloat16, 192, 128, 80, false>>("bf16 d192, packed", {70, 30, 130}, 1);
+  run_packed<FwdConfig<__nv_bfloat16, 96, 192, 96, false> >("bf16 d96, packed", {70, 30, 200}, 1);
+  run_packed<FwdConfig<__half, 80, 192, 112, false> >("fp16 d80, packed", {130, 20}, 1);
+  run_packed<FwdConfig<__nv_bfloat16, 192, 128, 80, false> >("bf16 d192, packed", {70, 30, 130}, 1);
   run_masked<D128>("bf16 d128, a block mask for each head", 1, 300, 500, 3, 1, true);
   run_masked<D64>("fp16 d64, a block mask for all", 2, 400, 330, 2, 2, false);
   run_masked<D256>("bf16 d256, a block mask", 1, 130, 260, 1, 1, true);
+#endif
 }
 
 }  // namespace
 }  // namespace plab::ops::attention::sm90
 
-int main(int count, char**) { plab::ops::attention::sm90::run_all(count > 1); }
+int main() { plab::ops::attention::sm90::run_all(); }
