@@ -88,7 +88,7 @@ PARTS_OF_RULES |= {
     "unaligned_products",
 }
 PARTS_OF_RULES |= {"backward_calls", "call_sites", "factorisations", "passes", "same_results"}
-PARTS_OF_RULES |= {"factored_again", "pure_lines", "recurrences", "stale_gradients"}
+PARTS_OF_RULES |= {"factored_again", "pure_lines", "recurrences", "shared_gradients", "stale_gradients"}
 PARTS_OF_RULES |= {"call_texts", "expressions", "one_hot_uses", "same_calls", "sort_uses", "statements"}
 PARTS_OF_RULES |= {
     "casts_around",
