@@ -66,7 +66,7 @@ def test_every_command_file_is_registered() -> None:
 
 
 # What rules are made of; every other file of the package is a rule.
-PARTS_OF_RULES = {"__init__", "finding", "rule", "run", "settings", "view"}
+PARTS_OF_RULES = {"__init__", "finding", "longer_calls", "rule", "run", "settings", "view"}
 PARTS_OF_RULES |= {"blocking_calls", "host_waits", "kernel_families", "launch_queue", "load"}
 PARTS_OF_RULES |= {
     "copy_cost",
@@ -88,7 +88,7 @@ PARTS_OF_RULES |= {
     "unaligned_products",
 }
 PARTS_OF_RULES |= {"backward_calls", "call_sites", "factorisations", "passes", "same_results"}
-PARTS_OF_RULES |= {"factored_again", "pure_lines", "recurrences", "stale_gradients"}
+PARTS_OF_RULES |= {"factored_again", "pure_lines", "recurrences", "shared_gradients", "stale_gradients"}
 PARTS_OF_RULES |= {"call_texts", "expressions", "one_hot_uses", "same_calls", "sort_uses", "statements"}
 PARTS_OF_RULES |= {
     "casts_around",

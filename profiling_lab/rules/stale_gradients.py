@@ -9,6 +9,7 @@ from profiling_lab.analysis.stats import grouped
 from profiling_lab.records import dataclass
 from profiling_lab.rules.kernel_families import MATRIX
 from profiling_lab.rules.passes import Passes, of_nodes
+from profiling_lab.rules.shared_gradients import Kinds, other_calls
 from profiling_lab.rules.view import F64, Mask, View
 from profiling_lab.trace.attribution import Phase
 from profiling_lab.trace.columns import I32, I64, numbered
@@ -84,7 +85,9 @@ def for_nothing(view: View, passes: Passes, found: Stale, mine: I64) -> tuple[I6
 
 def _of_weights(view: View, passes: Passes, makers: _Makers, added: I64, left: F64) -> None:
     """Notes what the nodes before these additions compute for weights alone."""
-    made = _made(passes, makers, added)
+    others, whole = other_calls(passes, _kinds(view, passes, makers), added[makers.same_pass[added]])
+    made = np.append(_made(passes, makers, added), others)
+    left[whole] = 0.0
     made_these = np.isin(passes.evaluation[makers.entry], made)
     left[makers.passed_on & makers.same_pass & made_these] = 0.0
     left[added] = 0.0
@@ -97,7 +100,19 @@ def _of_weights(view: View, passes: Passes, makers: _Makers, added: I64, left: F
             left[its[weights[its] | ((its > until) & (until >= 0))]] = 0.0
         elif product[its].any():
             products = its[product[its]]
-            left[products] = 0.5 if len(products) > 1 else 0.0
+            left[products] = np.minimum(left[products], 0.5 if len(products) > 1 else 0.0)
+
+
+def _kinds(view: View, passes: Passes, makers: _Makers) -> Kinds:
+    name = view.calls.node_name[view.attribution.call[passes.rows]]
+    return Kinds(
+        numbered(view.operation_place[passes.rows], name),
+        of_nodes(view, HAS_PARAMETERS)[passes.rows],
+        view.kernels_named(ADDS)[passes.rows],
+        view.kernels_named(OF_INPUTS)[passes.rows],
+        view.kernels_named(MATRIX)[passes.rows],
+        np.where(makers.same_pass, passes.evaluation[makers.entry], passes.evaluation),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,10 +114,11 @@ def _launches(trace: Tables, process: int) -> npt.NDArray[np.intp]:
 
 
 def repeated_steps(trace: Tables, process: int) -> Found | None:
-    """Repetitions of the sequence of (kernel, line), or of lines: sizes that grow need other kernels. Where
-    steps differ, as if branches are taken at random, from one of what all of them launch once to the next. A
-    step of several loops, as a prompt that is read word by word before the answer, has nothing that comes
-    once but the turn from one line to another.
+    """Repetitions of the sequence of (kernel, line), or of lines: sizes that grow need other kernels, and
+    sizes that take turns are one repetition together, but a step each. Where steps differ, as if branches are
+    taken at random, from one of what all of them launch once to the next. A step of several loops, as a
+    prompt that is read word by word before the answer, has nothing that comes once but the turn from one line
+    to another.
     """
     operations, found = trace.operations, trace.attribution
     rows = np.flatnonzero(operations.process == process)
@@ -132,14 +133,24 @@ def repeated_steps(trace: Tables, process: int) -> Found | None:
     own = trace.stacks.own_rows(Ownership())[found.stack[rows]]
     symbols, _ = dense(operations.name[rows].astype(np.int64) << 32 | own)
     last_ns = int(operations.end_ns[rows].max(initial=0))
-    if steps := _repetitions(symbols, time_ns, last_ns):
-        return steps
+    steps = _repetitions(symbols, time_ns, last_ns)
     if (own > 0).mean() < _LINES_KNOWN_FRAC:
-        return _landmarks(symbols, time_ns)
+        return steps or _landmarks(symbols, time_ns)
     turns = np.flatnonzero(np.append(True, own[1:] != own[:-1]))
     line, began_ns = own[turns].astype(np.int64), time_ns[turns]
-    steps = _repetitions(dense(line)[0], began_ns, last_ns) or _landmarks(symbols, time_ns)
+    by_line = _repetitions(dense(line)[0], began_ns, last_ns)
+    if steps:
+        return by_line if by_line and _take_turns(time_ns, steps, by_line) else steps
+    steps = by_line or _landmarks(symbols, time_ns)
     return steps or _landmarks(dense(line[:-1] << 32 | line[1:])[0], began_ns[1:])
+
+
+def _take_turns(time_ns: I64, steps: Found, by_line: Found) -> bool:
+    """Whether each of these steps is the same number of steps by line, with about as many launches."""
+    number = np.searchsorted(by_line[0], steps[0], "right")
+    each = unique(np.diff(number))
+    launches = np.searchsorted(time_ns, by_line[1]) - np.searchsorted(time_ns, by_line[0])
+    return len(each) == 1 and each[0] > 1 and launches.max() <= _MOST_APART * launches.min()
 
 
 def _landmarks(symbols: I32, time_ns: I64) -> Found | None:

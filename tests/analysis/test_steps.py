@@ -120,6 +120,20 @@ def test_sizes_that_grow_repeat_lines_but_not_kernels(tmp_path: Path) -> None:
     assert (result.sign, result.steps) == ("period", 6)
 
 
+@pytest.mark.parametrize(("layers", "steps"), [((2, 3), 12), ((1, 3), 6)])
+def test_sizes_that_take_turns_are_a_step_each(tmp_path: Path, layers: tuple[int, int], steps: int) -> None:
+    """Each size has kernels of its own. Parts that launch far more than others are parts of a step."""
+    builder = TraceBuilder()
+    for _ in range(6):
+        for size, number in enumerate(layers):
+            for part in range(number):
+                builder.launch(f"embed_{size}_{part}", 1000, stack="/app/run.py:3 main")
+            for part in range(number):
+                builder.launch(f"gemm_{size}_{part}", 2000, stack="/app/run.py:5 main > /app/net.py:7 f")
+    result = steps_of(builder, tmp_path)
+    assert (result.sign, result.steps) == ("period", steps)
+
+
 def test_without_lines_other_kernels_are_no_steps(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for step in range(6):

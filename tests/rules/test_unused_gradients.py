@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from builders import Judge, TraceBuilder
 
@@ -15,6 +17,8 @@ ADD = "vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>"
 FILL = "vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>"
 DGRAD, WGRAD = "sm90_xmma_dgrad_implicit_gemm", "sm90_xmma_wgrad_implicit_gemm"
 LAYERS = 3
+NORM = "/app/model.py:25 Frozen.forward"
+CALL = [FROZEN, FROZEN, NORM]
 
 
 class Program(TraceBuilder):
@@ -32,16 +36,27 @@ class Program(TraceBuilder):
             self.launch("fprop", 5_000, stack=line, peek=self.node)
         return made
 
-    def backward(self, graph: list[tuple[str, int]], adding: tuple[str, ...], input_too: bool = True) -> None:
+    def backward(
+        self,
+        graph: list[tuple[str, int]],
+        adding: tuple[str, ...],
+        input_too: bool = True,
+        again: bool = False,
+        split: int = 1,
+    ) -> None:
         """Gradients of the input and the weight of each, input_too: of the first; what there is of the latter
-        at `adding` is added.
+        at `adding` is added; again: to what the weight got before in this pass, too.
         """
         for line, node in reversed(graph):
             how = {"thread": 2, "peek": self.node, "node": node, "node_name": "ConvolutionBackward0"}
             self.launch("workspace", 1_000, **how)
             if input_too or node != graph[0][1]:
                 self.launch(DGRAD, 10_000, **how)
-            self.launch(WGRAD, 20_000, **how).launch("reduce_kernel", 3_000, **how)
+            for _ in range(split):
+                self.launch(WGRAD, 20_000 // split, **how)
+            self.launch("reduce_kernel", 3_000, **how)
+            if again:
+                self.launch(ADD, 1_000, **how)
             if line in adding:
                 self.launch(ADD, 2_000, thread=2, peek=self.node, node=-1, node_name="AccumulateGrad")
 
@@ -77,6 +92,14 @@ def game(detached: bool) -> Program:
     return builder
 
 
+def products(builder: Program) -> Program:
+    """The same with kernels whose names do not say which gradient they compute."""
+    of = {builder.string(DGRAD), builder.string(WGRAD)}
+    for row in builder.rows["CUPTI_ACTIVITY_KIND_KERNEL"]:
+        row["demangledName"] = builder.string("gemm") if row["demangledName"] in of else row["demangledName"]
+    return builder
+
+
 def test_fires_on_gradients_that_a_step_left(judge: Judge) -> None:
     (finding,) = judge(RULE, frozen())
     steps = 3  # nothing is known of what comes before the first step in the recording
@@ -89,11 +112,7 @@ def test_fires_on_gradients_that_a_step_left(judge: Judge) -> None:
 
 
 def test_of_matrix_products_half_are_for_weights(judge: Judge) -> None:
-    builder = frozen()
-    names = builder.rows["CUPTI_ACTIVITY_KIND_KERNEL"]
-    of = {builder.string(DGRAD), builder.string(WGRAD)}
-    for row in names:
-        row["demangledName"] = builder.string("gemm") if row["demangledName"] in of else row["demangledName"]
+    builder = products(frozen())
     (finding,) = judge(RULE, builder)
     assert finding.saving is not None
     saved_ns = 0.5 * (10_000 + 20_000) + 2_000
@@ -161,3 +180,49 @@ def test_backward_of_a_network_that_only_a_head_is_trained_on(judge: Judge) -> N
     assert finding.cost_ns == 3 * (LAYERS * 36_000 - 10_000) and "no_grad()" in finding.remedy
     (finding,) = judge(RULE, probe(trained_input=True))
     assert finding.cost_ns == 3 * LAYERS * 25_000, "the gradient goes on to the input"
+
+
+def perceptual(
+    true: list[str], again: bool = True, input_too: bool = False, late: bool = False, split: int = 1
+) -> Program:
+    """A frozen network is called twice for a loss, and only the first input is trained. late: the call whose
+    gradients are added is evaluated first. split: kernels for each gradient of a weight in it.
+    """
+    builder = Program()
+    for _ in range(4):
+        first, second = builder.forward(FROZEN, FROZEN, NORM), builder.forward(*true)
+        if late:
+            builder.backward(first, (FROZEN, NORM), again=again)
+        builder.backward(second, (), input_too=input_too)
+        if not late:
+            builder.backward(first, (FROZEN, NORM), again=again, split=split)
+        builder.update(9)
+    return builder
+
+
+@pytest.mark.parametrize(
+    ("program", "second_ns"),
+    [
+        ({"true": CALL}, LAYERS * 34_000 - 10_000),
+        ({"true": CALL * 2}, LAYERS * (23_000 + 34_000) - 10_000),
+        ({"true": CALL, "input_too": True}, LAYERS * 23_000),
+        ({"true": CALL, "input_too": True, "split": 2}, LAYERS * 23_000),
+        ({"true": [FROZEN, HEAD, FROZEN, NORM]}, LAYERS * 23_000 - 3_000),
+        ({"true": [FROZEN, NORM, FROZEN]}, 0),
+        ({"true": CALL, "again": False}, 0),
+        ({"true": CALL, "late": True}, 0),
+    ],
+    ids=["data", "thrice", "trained input", "split", "trained layer", "others", "not summed", "late"],
+)
+def test_another_call_of_the_same_weights(judge: Judge, program: dict[str, Any], second_ns: int) -> None:
+    (finding,) = judge(RULE, perceptual(**program))
+    sums_ns = LAYERS * 1_000 * program.get("again", True)
+    assert finding.cost_ns == 3 * (LAYERS * 25_000 + sums_ns + second_ns)
+
+
+@pytest.mark.parametrize(("trained", "halves", "nothing"), [(False, 6, 3 + 11), (True, 12, 3)])
+def test_another_call_of_matrix_products(judge: Judge, trained: bool, halves: int, nothing: int) -> None:
+    """Of a call whose input is trained, half of the products are needed."""
+    (finding,) = judge(RULE, products(perceptual(CALL, input_too=trained)))
+    assert finding.saving is not None
+    assert sorted(finding.saving.left.tolist()) == [0.0] * 3 * nothing + [0.5] * 3 * halves
