@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "ops/attention/cpu/amx_kernels.h"
 #include "ops/attention/cpu/tile_scheduler.h"
 
 namespace plab::ops::attention::cpu {

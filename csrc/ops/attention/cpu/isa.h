@@ -4,9 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <string_view>
-#include <type_traits>
 
-#include "ops/attention/cpu/amx.h"
 #include "ops/attention/cpu/kernel.h"
 
 // The kernels of the CPU path, compiled for every instruction set, and the choice between them at run time.
@@ -75,39 +73,15 @@ struct Kernels {
               (p, s, head, first, share, shares))
 };
 
-#ifdef PLAB_AMX
-// bfloat16 on CPUs with matrix tiles: the two that multiply.
-struct AmxKernels : Kernels<BFloat16, float> {
-  using Plain = Kernels<BFloat16, float>;
-  using Tiled = Task<BFloat16, float, Amx>;
-  static int64_t fwd_scratch(int64_t dim) {
-    return std::max(Plain::fwd_scratch(dim), Tiled::fwd_scratch(dim));
-  }
-  static int64_t bwd_scratch(int64_t dim, int64_t keys) {
-    return std::max(Plain::bwd_scratch(dim, keys), Tiled::bwd_scratch(dim, keys));
-  }
-  PLAB_AMX static void fwd_tiles(const FwdParams& p, const Sequence& s, int64_t head, int64_t block,
-                                 Scratch<float>& scratch) {
-    const AmxTiles tiles;
-    Tiled::fwd(p, s, head, block, scratch);
-  }
-  PLAB_AMX static void bwd_tiles(const BwdParams& p, const Sequence& s, int64_t head, int64_t begin,
-                                 int64_t end, float* partial, int64_t partial_head, Scratch<float>& scratch) {
-    const AmxTiles tiles;
-    Tiled::bwd(p, s, head, begin, end, partial, partial_head, scratch);
-  }
-  static bool tiles() {
-    static const bool answer = wanted().tiles && has_amx();
-    return answer;
-  }
-  static auto fwd() { return tiles() ? fwd_tiles : Plain::fwd(); }
-  static auto bwd() { return tiles() ? bwd_tiles : Plain::bwd(); }
+// The kernels of an element type. bfloat16's are in amx_kernels.h, which no other type includes: the compiler reads
+// its intrinsics for half a second.
+template <class T>
+struct KernelsFor {
+  using Type = Kernels<T, Accum<T>>;
 };
+template <>
+struct KernelsFor<BFloat16>;
 template <class T>
-using KernelsOf = std::conditional_t<std::is_same_v<T, BFloat16>, AmxKernels, Kernels<T, Accum<T>>>;
-#else
-template <class T>
-using KernelsOf = Kernels<T, Accum<T>>;
-#endif
+using KernelsOf = typename KernelsFor<T>::Type;
 
 }  // namespace plab::ops::attention::cpu
