@@ -32,8 +32,8 @@ REMEDY = (
 
 
 def check(view: View) -> RuleResult:
-    if not np.isfinite(blocks_of(view)).any():
-        return Abstain("the trace does not say how many blocks its kernels have", CALLS)
+    if not (view.has_call & np.isfinite(blocks_of(view))).any():
+        return Abstain("the trace does not say which calls launched how many blocks", CALLS)
     found = longer_calls(view, int(view[TIMES]))
     if found is None:
         return ()
