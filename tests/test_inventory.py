@@ -98,6 +98,7 @@ PARTS_OF_RULES |= {
     "layers_behind",
     "loop_waits",
     "neighbours",
+    "own_frames",
     "sorted_adds",
 }
 

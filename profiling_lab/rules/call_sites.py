@@ -12,6 +12,7 @@ from profiling_lab.records import dataclass
 from profiling_lab.rules.view import View
 from profiling_lab.trace import Frame
 from profiling_lab.trace.columns import I32, I64, unique
+from profiling_lab.trace.step_windows import StepWindows
 
 DECORATING, _MODULE = "torch/utils/_contextlib.py", "torch/nn/modules/module.py"
 
@@ -99,3 +100,11 @@ def _numbers(keys: Sequence[tuple[str, object]]) -> I64:
     """Equal keys get equal numbers; one more for no frame."""
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     return np.array([*(numbers[key] for key in keys), len(numbers)], dtype=np.int64)
+
+
+def in_steps(view: View, steps: StepWindows, rows: I64, often: float) -> bool:
+    """Whether these operations are launched in at least this part of the whole steps."""
+    call = view.attribution.call[rows]
+    start_ns, begins_ns = view.calls.start_ns[call[call >= 0]], np.sort(steps.host_start_ns)
+    with_it = unique(np.searchsorted(begins_ns, start_ns, "right"))
+    return int((with_it > 0).sum()) >= often * (len(steps) - 1)

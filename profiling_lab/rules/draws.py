@@ -18,6 +18,7 @@ import numpy as np
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.call_sites import CallSite, call_sites
 from profiling_lab.rules.call_texts import calls_of
+from profiling_lab.rules.own_frames import own_functions
 from profiling_lab.rules.pure_lines import (
     attributes_of,
     changed_attributes,
@@ -27,7 +28,7 @@ from profiling_lab.rules.pure_lines import (
 )
 from profiling_lab.rules.view import View
 from profiling_lab.trace.attribution import Phase
-from profiling_lab.trace.columns import I32, I64, unique
+from profiling_lab.trace.columns import I32, I64
 from profiling_lab.trace.operation_classes import OperationClass
 
 RANDOM = r"distribution|random|philox|bernoulli|multinomial|dropout|randperm|curand"
@@ -38,9 +39,7 @@ _LOOPS = (ast.ListComp, ast.GeneratorExp, ast.SetComp)
 
 def draws(view: View, least_ns: float) -> Iterator[tuple[CallSite, I64]]:
     """Such calls, and what all passes but the first compute again."""
-    stacks = view.trace.stacks
-    frames = (stacks.frames[frame] for frame in unique(stacks.frame[view.own_row]).tolist())
-    own = {frame.function.split(".")[-1] for frame in frames}
+    own = own_functions(view)
     for site in call_sites(view, least_ns, of_modules=True):
         if not _is_drawn(site, own):
             continue

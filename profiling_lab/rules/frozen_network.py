@@ -14,16 +14,15 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.critical_path.savings import fewer
-from profiling_lab.rules.call_sites import CallSite, call_sites
+from profiling_lab.rules.call_sites import CallSite, call_sites, in_steps
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import STACKS, Abstain, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.kernel_families import CONVOLUTION, MATRIX
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 from profiling_lab.trace.attribution import Phase
-from profiling_lab.trace.columns import I64, unique
+from profiling_lab.trace.columns import unique
 from profiling_lab.trace.phases import LinePhase
-from profiling_lab.trace.step_windows import StepWindows
 
 SHARE = Threshold("share", "the call takes", 0.5, "of the GPU time, at least", "ours: most of it")
 OFTEN = Threshold("often", "steps with the call", 0.9, "of all, at least", "ours: some begin the recording")
@@ -49,7 +48,7 @@ def check(view: View) -> RuleResult:
         if not np.isin(view.operation_place[site.rows], trained).any()
         and duration[site.rows[products[site.rows]]].sum() >= PRODUCTS_FRAC * duration[site.rows].sum()
         and view.kernels_named(NORMS)[site.rows].any()
-        and _in_each_step(view, view.steps, site.rows)
+        and in_steps(view, view.steps, site.rows, view[OFTEN])
     ]
     if not frozen:
         return ()
@@ -75,13 +74,6 @@ def check(view: View) -> RuleResult:
 def _is_outer(site: CallSite, sites: list[CallSite]) -> bool:
     """Whether none of the others calls the function that this call is in."""
     return all(site.caller.function != other.callee.function for other in sites)
-
-
-def _in_each_step(view: View, steps: StepWindows, rows: I64) -> bool:
-    call = view.attribution.call[rows]
-    start_ns, begins_ns = view.calls.start_ns[call[call >= 0]], np.sort(steps.host_start_ns)
-    with_it = unique(np.searchsorted(begins_ns, start_ns, "right"))
-    return int((with_it > 0).sum()) >= view[OFTEN] * (len(steps) - 1)
 
 
 RULE = Rule(

@@ -20,6 +20,7 @@ from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import Finding, ms, percent
 from profiling_lab.rules.kernel_families import MATRIX
+from profiling_lab.rules.own_frames import own_frames
 from profiling_lab.rules.passes import Passes, of_nodes
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I64, unique
@@ -63,9 +64,8 @@ def of_inputs(view: View, passes: Passes, least_ns: float) -> list[Finding]:
 
 def _wanted(view: View) -> bool:
     updates = view.operation_place[view.attribution.line_phase == LinePhase.OPTIMIZER]
-    stacks, texts = view.trace.stacks, view.trace.source_texts
-    own = (stacks.frames[frame] for frame in unique(stacks.frame[view.own_row]).tolist())
-    says = any(USED.search(texts.get((frame.file, frame.line), "")) for frame in own)
+    texts = view.trace.source_texts
+    says = any(USED.search(texts.get((frame.file, frame.line), "")) for frame in own_frames(view))
     return says or len(unique(updates)) != 1
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.forward_nodes import Forward, forward_nodes
 from profiling_lab.rules.kernel_families import CONVOLUTION, MATRIX
+from profiling_lab.rules.own_frames import frames_around
 from profiling_lab.rules.recurrences import comes_back
 from profiling_lab.rules.view import Mask, View
 from profiling_lab.trace.columns import I64, numbered, unique
@@ -51,13 +52,8 @@ def _used(view: View, found: Forward, calls: list[I64], often: float) -> int:
 
 def _detaches(view: View, own: int) -> bool:
     """Whether a line of yours around says so."""
-    stacks, texts = view.trace.stacks, view.trace.source_texts
-    while own > 0:
-        frame = stacks.frames[stacks.frame[own]]
-        if "detach" in texts.get((frame.file, frame.line), ""):
-            return True
-        own = int(view.own_row[stacks.parent[own]])
-    return False
+    texts = view.trace.source_texts
+    return any("detach" in texts.get((f.file, f.line), "") for f in frames_around(view, own))
 
 
 def _behind(found: Forward, calls: list[I64], used: int, product: Mask) -> Iterator[I64]:

@@ -10,6 +10,7 @@ import builtins
 
 import numpy as np
 
+from profiling_lab.rules.own_frames import frames_around
 from profiling_lab.rules.view import View
 from profiling_lab.trace import Frame
 from profiling_lab.trace.columns import I64, unique
@@ -42,15 +43,12 @@ def pure_lines(view: View, least_ns: float) -> list[tuple[Frame, I64]]:
 
 def statements_within(view: View, place: Frame, rows: I64) -> list[ast.stmt]:
     """Those of the lines that launched one of these operations, within a call from `place`."""
-    stacks, own_row, texts = view.trace.stacks, view.own_row, view.trace.source_texts
-    lines = set[tuple[str, int]]()
+    texts, lines = view.trace.source_texts, set[tuple[str, int]]()
     for stack in unique(view.attribution.stack[rows]).tolist():
-        row = int(own_row[stack])
-        while row > 0 and (frame := stacks.frames[stacks.frame[row]]):
+        for frame in frames_around(view, int(view.own_row[stack])):
             lines.add((frame.file, frame.line))
             if (frame.file, frame.line) == (place.file, place.line):
                 break
-            row = int(own_row[stacks.parent[row]])
     parsed = (statement_of(texts.get(line, "")) for line in lines)
     return [statement for statement in parsed if statement]
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from profiling_lab.rules.own_frames import frames_around
 from profiling_lab.rules.pure_lines import statement_of
 from profiling_lab.rules.view import View
 from profiling_lab.trace import Frame
@@ -21,16 +22,14 @@ def comes_back(view: View, rows: I64, unknown: bool = True) -> bool:
     """Whether what the line that launched most of these operations makes comes back to it, or to a line of
     yours that calls it, through lines of that function whose text is known; `unknown` where the text is not.
     """
-    stacks, own_row = view.trace.stacks, view.own_row
-    row = int(np.bincount(own_row[view.attribution.stack[rows]]).argmax())
-    while row > 0:
-        line, texts = stacks.frames[stacks.frame[row]], view.trace.source_texts
+    stacks, texts = view.trace.stacks, view.trace.source_texts
+    row = int(np.bincount(view.own_row[view.attribution.stack[rows]]).argmax())
+    for line in frames_around(view, row):
         if (flow := _flow(texts.get((line.file, line.line), ""))) is None:
             if unknown:
                 return True
         elif _returns_to(texts, stacks.frames, line, flow):
             return True
-        row = int(own_row[stacks.parent[row]])
     return False
 
 

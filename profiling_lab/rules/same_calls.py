@@ -21,6 +21,7 @@ from profiling_lab.rules.call_sites import CallSite, call_sites
 from profiling_lab.rules.call_texts import calls_of
 from profiling_lab.rules.expressions import assigned_names
 from profiling_lab.rules.kernel_families import MATRIX
+from profiling_lab.rules.own_frames import own_functions
 from profiling_lab.rules.statements import Statements
 from profiling_lab.rules.view import View
 from profiling_lab.trace.attribution import Phase
@@ -42,8 +43,7 @@ class SameCall:
 def same_calls(view: View, least_ns: float) -> Iterator[list[SameCall]]:
     """The same call at several lines of a function, in their order; what each launches takes `least_ns`."""
     sites, statements = call_sites(view, least_ns, of_modules=True), Statements(view)
-    own_frames = unique(view.trace.stacks.frame[view.own_row])
-    own = {view.trace.stacks.frames[frame].function.split(".")[-1] for frame in own_frames.tolist()}
+    own = own_functions(view)
     alike: dict[tuple[str, str, str, str, str], list[SameCall]] = {}
     for site in sites:
         for call in calls_of(site, statements.at(site.caller), own):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.critical_path.savings import Saving, fewer
-from profiling_lab.rules.call_sites import CallSite, call_sites
+from profiling_lab.rules.call_sites import CallSite, call_sites, in_steps
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import STACKS, Abstain, Finding, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.kernel_families import CONVOLUTION, MATRIX
@@ -24,7 +24,6 @@ from profiling_lab.trace.attribution import Phase
 from profiling_lab.trace.columns import I64, unique
 from profiling_lab.trace.operation_classes import OperationClass
 from profiling_lab.trace.phases import LinePhase
-from profiling_lab.trace.step_windows import StepWindows
 
 SHARE = Threshold(
     "share", "such calls at one line take", 0.05, "of the GPU time, at least", "ours: as medium"
@@ -49,7 +48,7 @@ def check(view: View) -> RuleResult:
         rows = unique(np.concatenate([each.rows for each in sites if each.same_function(site)]))
         if not site.is_statement or taken[rows].any() or duration[rows].sum() < least_ns:
             continue
-        if _is_shown(view, rows) and _in_each_step(view, view.steps, rows):
+        if _is_shown(view, rows) and in_steps(view, view.steps, rows, view[OFTEN]):
             taken[rows] = True
             findings.append(_finding(view, site, rows))
     return findings
@@ -80,13 +79,6 @@ def _is_shown(view: View, rows: I64) -> bool:
     other |= view.classes[rows] == OperationClass.HOST_TO_DEVICE
     shown = view.kernels_named(MATRIX) | view.kernels_named(CONVOLUTION) | view.kernels_named(SUMS)
     return not other.any() and bool(duration[shown[rows]].sum() >= view[SHOWN] * duration.sum())
-
-
-def _in_each_step(view: View, steps: StepWindows, rows: I64) -> bool:
-    call = view.attribution.call[rows]
-    start_ns, begins_ns = view.calls.start_ns[call[call >= 0]], np.sort(steps.host_start_ns)
-    with_it = unique(np.searchsorted(begins_ns, start_ns, "right"))
-    return int((with_it > 0).sum()) >= view[OFTEN] * (len(steps) - 1)
 
 
 RULE = Rule(
