@@ -318,8 +318,9 @@ class LineNumbers:
         """The line with most of the weight of these operations; `weight` is per row given. Where most of that
         was launched by a backward of your own (of a torch.autograd.Function, or a hook), the line in there.
         """
-        most = _heaviest(self.operation_place[rows], weight)
-        at_line = np.flatnonzero(self.operation_place[rows] == most)
+        line = self.operation_place[rows]
+        most = _heaviest(line, weight)
+        at_line = np.flatnonzero(line == most)
         ran, its = self._ran_place[rows[at_line]], weight[at_line]
         if most >= 0 and its[ran >= 0].sum() > its.sum() / 2:
             most = _heaviest(ran[ran >= 0], its[ran >= 0])

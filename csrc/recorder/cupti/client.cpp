@@ -125,8 +125,8 @@ void CuptiClient::enable_kinds(bool graph_nodes) {
   }
   // One record per graph costs less than one record per node. But CUPTI crashes when a graph is replayed that was
   // made before this kind was enabled (seen on 13.0 with driver 580, and with CUPTI alone). And if it stays enabled in
-  // pauses, they are not free: 5 % of a step that launches bound (H200). So a process with older graphs or with pauses
-  // gets one record per node.
+  // pauses, they are not free: 5 % of a launch-bound step (H200). So a process with older graphs or with pauses gets
+  // one record per node.
   traces_nodes_ = graph_nodes || cuda_context_exists();
   if (!traces_nodes_) functions_.ActivityEnable(ActivityKind::kGraphTrace);
   for (const ActivityKind kind : kKindsOfExistingThings) {
