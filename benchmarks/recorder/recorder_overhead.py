@@ -69,6 +69,7 @@ DORMANT = "profiling-lab record --dormant"  # no attach
 BUDGET = "profiling-lab record --budget 1%"
 BEFORE = "profiling-lab record, before"
 OUTSIDE = "profiling-lab record, outside of its window"
+OFF_AGAIN = "CUPTI alone, used once and switched off"  # what OUTSIDE cannot be less than
 COPY = ", process "
 NSYS_RATES_HZ = (200, 1000, 2000)
 Contexts = dict[str, Callable[[], AbstractContextManager[object]]]
@@ -297,9 +298,12 @@ def child(args: argparse.Namespace) -> int:
     """A program that makes its steps in turns with others. Its parent process may record it."""
     with ExitStack() as keep, TemporaryDirectory(prefix="profiling-lab-bench-") as folder:
         run = Run(args, ResultsFile(None, machine("cuda")))
-        if args.stage:
-            load_stages(Path(folder)).stages_switch(args.stage)
+        stages = load_stages(Path(folder)) if args.stage else None
+        if stages:
+            stages.stages_switch(args.stage)
         step = run.build(keep)
+        if stages and program_of(args.name) == OFF_AGAIN:
+            stages.stages_switch(0)
 
         def block() -> int:
             step()
@@ -451,6 +455,7 @@ def programs_of(run: Run, turns: Path, folder: Path, copy: str) -> dict[str, lis
     kinds = "kernel, copy and set" if run.args.workload in KINDS else "kernel"
     stage, floor = str(STAGES[f"CUPTI: {kinds} records"]), f"CUPTI's {kinds} records alone"
     commands[floor] = [sys.executable, *program(floor), "--stage", stage]
+    commands[OFF_AGAIN] = [sys.executable, *program(OFF_AGAIN), "--stage", str(ALL_STAGES)]
     never = ("--wait", "1000000000", "--active", "1")
     for name, options in {
         "profiling-lab record": (),
