@@ -87,7 +87,7 @@ class Door:
         self.alike, self.opened = torch.zeros(2, device=DEVICE)
 
     def look(self, faces: torch.Tensor) -> torch.Tensor:
-        """Who it is, or -1 where nobody is alike enough."""
+        """Who it is, or -1 where no known face is alike enough."""
         alike, who = self.people.nearest(self.network(faces.to(DEVICE, non_blocking=True)))
         self.alike += alike.mean()
         self.opened += (alike > self.limit).sum()

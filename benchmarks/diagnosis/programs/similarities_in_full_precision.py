@@ -35,7 +35,7 @@ class InBatchSoftmax(nn.Module):
         self.temperature = temperature
 
     def forward(self, queries, items):
-        # a softmax over so many wants float32
+        # a softmax over 25k items wants float32
         queries, items = F.normalize(queries.float(), dim=-1), F.normalize(items.float(), dim=-1)
         scores = self.similarity(queries / self.temperature, items)
         return F.cross_entropy(scores, torch.arange(len(queries), device=scores.device))
