@@ -99,7 +99,9 @@ PARTS_OF_RULES |= {
     "loop_waits",
     "neighbours",
     "own_frames",
+    "repeated_rows",
     "sorted_adds",
+    "sorted_again",
 }
 
 

@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from profiling_lab.analysis.stats import grouped
 from profiling_lab.records import dataclass
 from profiling_lab.rules.view import View
 from profiling_lab.trace import Frame
+from profiling_lab.trace.attribution import Phase
 from profiling_lab.trace.columns import I32, I64, unique
 from profiling_lab.trace.step_windows import StepWindows
 
 DECORATING, _MODULE = "torch/utils/_contextlib.py", "torch/nn/modules/module.py"
+MOSTLY_FRAC = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +111,31 @@ def in_steps(view: View, steps: StepWindows, rows: I64, often: float) -> bool:
     start_ns, begins_ns = view.calls.start_ns[call[call >= 0]], np.sort(steps.host_start_ns)
     with_it = unique(np.searchsorted(begins_ns, start_ns, "right"))
     return int((with_it > 0).sum()) >= often * (len(steps) - 1)
+
+
+def in_the_same_steps(view: View, several: Sequence[I64]) -> bool:
+    """Whether nearly each step with some of these operations has some of each: so they are no branches."""
+    if view.steps is None:
+        return False
+    begins_ns, found = np.sort(view.steps.host_start_ns), view.attribution
+    numbers = []
+    for rows in several:
+        rows = rows[(found.call[rows] >= 0) & (found.phase[rows] == Phase.FORWARD)]
+        start_ns = view.calls.start_ns[found.call[rows]]
+        numbers.append(unique(np.searchsorted(begins_ns, start_ns, "right")))
+    every = unique(np.concatenate(numbers))
+    return all(len(number) >= MOSTLY_FRAC * len(every) for number in numbers)
+
+
+def in_a_row(view: View, rows: I64) -> Iterator[I64]:
+    """These operations in the order of their launches, with each other where their thread launches nothing
+    else in between. Operations without a launch are left out.
+    """
+    call, thread = view.attribution.call, view.calls.thread
+    known = np.flatnonzero(view.has_call)
+    known = known[np.lexsort((view.calls.start_ns[call[known]], thread[call[known]]))]
+    mine = np.isin(known, rows)
+    other_thread = np.append(True, np.diff(thread[call[known]]) != 0)[: len(known)]
+    run = np.cumsum(other_thread | ~mine, dtype=np.int64)
+    for _, each in grouped(known[mine], run[mine]):
+        yield each

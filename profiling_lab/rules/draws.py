@@ -15,8 +15,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from profiling_lab.analysis.stats import grouped
-from profiling_lab.rules.call_sites import CallSite, call_sites
+from profiling_lab.rules.call_sites import CallSite, call_sites, in_a_row
 from profiling_lab.rules.call_texts import calls_of
 from profiling_lab.rules.own_frames import own_functions
 from profiling_lab.rules.pure_lines import (
@@ -63,18 +62,12 @@ def _is_drawn(site: CallSite, own: set[str]) -> bool:
 
 def _again(view: View, rows: I64) -> I64:
     """What comes before the first random kernel, in all passes but the first."""
-    call, random = view.attribution.call, view.kernels_named(RANDOM)
+    random = view.kernels_named(RANDOM)
     other = np.isin(view.classes[rows], (OperationClass.HOST_TO_DEVICE, OperationClass.DEVICE_TO_HOST))
     if other.any() or (view.attribution.phase[rows] != Phase.FORWARD).any():
         return rows[:0]
-    known = np.flatnonzero(view.has_call)
-    known = known[np.lexsort((view.calls.start_ns[call[known]], view.calls.thread[call[known]]))]
-    mine = np.isin(known, rows)
-    begins = np.append(True, np.diff(view.calls.thread[call[known]]) != 0) | ~mine
-    run = np.cumsum(begins, dtype=np.int64)
     found = [rows[:0]]
-    for _, at in grouped(np.flatnonzero(mine), run[mine]):
-        each = known[at]
+    for each in in_a_row(view, rows):
         length = _period(view.operations.name[each])
         passes = each.reshape(-1, length)
         first = int(random[passes[0]].argmax())  # 0 also if nothing is

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TypeGuard
 
 PRODUCTS = frozenset({"matmul", "mm", "bmm", "einsum", "linear", "addmm", "baddbmm", "tensordot"})
 _CASTS = "to type type_as float double half bfloat16 long int bool"
@@ -28,6 +29,23 @@ def assigned_names(statement: ast.stmt) -> set[str]:
     """Names that `a = ...` or `a, b = ...` gives a value."""
     targets = statement.targets if isinstance(statement, ast.Assign) else []
     return {n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)}
+
+
+def given_values(statement: ast.stmt) -> set[str]:
+    """Names that it gives a value, or changes in place by `+=`, `[...] =` or methods such as `add_`."""
+    targets = [n.value for n in ast.walk(statement) if _changes(n)]
+    targets += [statement.target] if isinstance(statement, (ast.AugAssign, ast.AnnAssign)) else []
+    return assigned_names(statement) | names_in(*targets)
+
+
+def _changes(node: ast.AST) -> TypeGuard[ast.Attribute | ast.Subscript]:
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.ctx, ast.Store)
+    return isinstance(node, ast.Attribute) and node.attr.endswith("_") and not node.attr.endswith("__")
+
+
+def names_in(*nodes: ast.AST) -> set[str]:
+    return {n.id for node in nodes for n in ast.walk(node) if isinstance(n, ast.Name)}
 
 
 def reads(node: ast.AST, names: set[str]) -> bool:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from profiling_lab.records import dataclass
-from profiling_lab.rules.call_sites import CallSite, call_sites
+from profiling_lab.rules.call_sites import CallSite, call_sites, in_the_same_steps
 from profiling_lab.rules.call_texts import calls_of
 from profiling_lab.rules.expressions import assigned_names
 from profiling_lab.rules.kernel_families import MATRIX
@@ -25,10 +25,8 @@ from profiling_lab.rules.own_frames import own_functions
 from profiling_lab.rules.statements import Statements
 from profiling_lab.rules.view import View
 from profiling_lab.trace.attribution import Phase
-from profiling_lab.trace.columns import I64, unique
+from profiling_lab.trace.columns import I64
 from profiling_lab.trace.phases import LinePhase
-
-MOSTLY_FRAC = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,11 @@ def same_calls(view: View, least_ns: float) -> Iterator[list[SameCall]]:
     for each in alike.values():
         each.sort(key=lambda call: call.site.caller.line)
         same = [one for one in each if np.array_equal(_kernels(view, one), _kernels(view, each[0]))]
-        if len(same) > 1 and _in_the_same_steps(view, same) and not _changes(view, statements, same):
+        if (
+            len(same) > 1
+            and in_the_same_steps(view, [one.site.rows for one in same])
+            and not _changes(view, statements, same)
+        ):
             yield same
 
 
@@ -65,15 +67,6 @@ def _kernels(view: View, call: SameCall) -> I64:
     multiply = rows[view.kernels_named(MATRIX)[rows]]
     rows = multiply if len(multiply) else rows
     return np.bincount(view.operations.name[rows], minlength=len(view.operations.names))
-
-
-def _in_the_same_steps(view: View, calls: list[SameCall]) -> bool:
-    if view.steps is None:
-        return False
-    begins_ns = np.sort(view.steps.host_start_ns)
-    numbers = [unique(np.searchsorted(begins_ns, _launched(view, call.site.rows), "right")) for call in calls]
-    every = unique(np.concatenate(numbers))
-    return all(len(number) >= MOSTLY_FRAC * len(every) for number in numbers)
 
 
 def _changes(view: View, statements: Statements, calls: list[SameCall]) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from profiling_lab.analysis.critical_path.savings import Saving, fewer
+from profiling_lab.analysis.critical_path.savings import Saving, fewer, shorter
 from profiling_lab.records import dataclass, replace
 from profiling_lab.rules.call_sites import CallSite, call_sites
 from profiling_lab.rules.costs import gpu_time
@@ -24,6 +24,7 @@ from profiling_lab.rules.factored_again import REMEDY as OF_FACTORS
 from profiling_lab.rules.factored_again import factored_again
 from profiling_lab.rules.finding import Finding, ms, percent
 from profiling_lab.rules.pure_lines import changed_attributes, pure_lines, reads_what_changes
+from profiling_lab.rules.repeated_rows import repeated_rows
 from profiling_lab.rules.same_calls import same_calls
 from profiling_lab.rules.view import View
 from profiling_lab.trace import Frame
@@ -35,6 +36,10 @@ from profiling_lab.trace.phases import LinePhase
 OF_DRAWS = (
     "compute what is not random once, before the draws, and give its result to the part that is: "
     "seen = net.body(x); [net.head(seen) for _ in range(draws)]"
+)
+OF_COPIES = (
+    "give it each row once, and repeat what it makes: repeat_interleave(n, dim=0) behind the call, also of "
+    "keys and values that it keeps"
 )
 FEWEST_STEPS = 3
 MOSTLY_FRAC = 0.9
@@ -54,6 +59,8 @@ class SameResult:
     rows: I64
     """operations that would not be"""
     remedy: str = REMEDY
+    left: float = 0.0
+    """of them, with their launches where nothing is left"""
 
 
 def of_methods(view: View, least_ns: float) -> list[Finding]:
@@ -63,7 +70,7 @@ def of_methods(view: View, least_ns: float) -> list[Finding]:
     sites.sort(key=lambda site: -_took_ns(view, site.rows))
     found = [*_of_all_steps(view, sites, least_ns), *_of_several_lines(view, sites)]
     found += _of_same_calls(view, least_ns)
-    found += [*_of_draws(view, least_ns), *_of_factors(view, least_ns)]
+    found += [*_of_draws(view, least_ns), *_of_factors(view, least_ns), *_of_copies(view, least_ns)]
     taken, findings = np.zeros(len(view.operations), dtype=bool), []
     for result in found:
         if not taken[result.rows].any():
@@ -75,6 +82,7 @@ def of_methods(view: View, least_ns: float) -> list[Finding]:
 def _finding(view: View, result: SameResult) -> Finding:
     duration, call = view.operations.duration_ns[result.rows], view.attribution.call[result.rows]
     waits, total_ns = view.waits_at_once(call[call >= 0]), int(duration.sum())
+    saving = fewer(result.rows) | Saving(calls=unique(waits[waits >= 0]))
     found = view.finding(
         f"{result.why}: what may be computed again takes {ms(total_ns)}, "
         f"{percent(total_ns / view.gpu_ns)} of the GPU time",
@@ -85,7 +93,8 @@ def _finding(view: View, result: SameResult) -> Finding:
         weight=duration,
         remedy=result.remedy,
         confidence="medium",
-        saving=fewer(result.rows) | Saving(calls=unique(waits[waits >= 0])),
+        wins_frac=1 - result.left,
+        saving=shorter(result.rows, result.left) if result.left else saving,
     )
     return replace(found, severity_at_most="medium")
 
@@ -145,6 +154,12 @@ def _of_draws(view: View, least_ns: float) -> Iterator[SameResult]:
     for site, rows in draws(view, least_ns):
         why = f"each pass of a comprehension calls {site.callee.function} with the same arguments"
         yield SameResult(site.caller, f"{why}, until something random", rows, OF_DRAWS)
+
+
+def _of_copies(view: View, least_ns: float) -> Iterator[SameResult]:
+    for site, rows, left in repeated_rows(view, least_ns):
+        why = f"{site.callee.function} gets copies of rows, which give the same until something random"
+        yield SameResult(site.caller, why, rows, OF_COPIES, left)
 
 
 def _of_factors(view: View, least_ns: float) -> Iterator[SameResult]:
