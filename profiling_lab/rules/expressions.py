@@ -32,10 +32,15 @@ def assigned_names(statement: ast.stmt) -> set[str]:
 
 
 def given_values(statement: ast.stmt) -> set[str]:
-    """Names that it gives a value, or changes in place by `+=`, `[...] =` or methods such as `add_`."""
+    """Names that it gives a value, or changes in place."""
+    return assigned_names(statement) | changed_names(statement)
+
+
+def changed_names(statement: ast.stmt) -> set[str]:
+    """Names that it changes in place, by `+=`, `[...] =` or methods such as `add_`."""
     targets = [n.value for n in ast.walk(statement) if _changes(n)]
-    targets += [statement.target] if isinstance(statement, (ast.AugAssign, ast.AnnAssign)) else []
-    return assigned_names(statement) | names_in(*targets)
+    targets += [statement.target] if isinstance(statement, ast.AugAssign) else []
+    return names_in(*targets)
 
 
 def _changes(node: ast.AST) -> TypeGuard[ast.Attribute | ast.Subscript]:

@@ -4,8 +4,8 @@
 Everything that backward launches from inside torch/utils/checkpoint.py is recomputed forward. This saves
 memory. Whether it is worth the time is your decision, so the cost is all of it. What a method without
 arguments computes again is found, too (see same_results.py), what each pass of a comprehension does (see
-draws.py), and what copies of rows give (see repeated_rows.py). Only you know whether what it reads has
-changed, so its severity is at most medium.
+draws.py), what copies of rows give (see repeated_rows.py), and what depends on shapes alone (see
+made_of_shapes.py). Only you know whether what it reads has changed, so its severity is at most medium.
 """
 
 from __future__ import annotations

@@ -23,13 +23,15 @@ from profiling_lab.rules.draws import RANDOM, draws
 from profiling_lab.rules.factored_again import REMEDY as OF_FACTORS
 from profiling_lab.rules.factored_again import factored_again
 from profiling_lab.rules.finding import Finding, ms, percent
+from profiling_lab.rules.made_of_shapes import made_of_shapes
 from profiling_lab.rules.pure_lines import changed_attributes, pure_lines, reads_what_changes
 from profiling_lab.rules.repeated_rows import repeated_rows
 from profiling_lab.rules.same_calls import same_calls
+from profiling_lab.rules.small_grids import blocks_of
 from profiling_lab.rules.view import View
 from profiling_lab.trace import Frame
 from profiling_lab.trace.attribution import Phase
-from profiling_lab.trace.columns import I64, unique
+from profiling_lab.trace.columns import I64, numbered, unique
 from profiling_lab.trace.operation_classes import OperationClass
 from profiling_lab.trace.phases import LinePhase
 
@@ -71,6 +73,7 @@ def of_methods(view: View, least_ns: float) -> list[Finding]:
     found = [*_of_all_steps(view, sites, least_ns), *_of_several_lines(view, sites)]
     found += _of_same_calls(view, least_ns)
     found += [*_of_draws(view, least_ns), *_of_factors(view, least_ns), *_of_copies(view, least_ns)]
+    found += _of_shapes(view, least_ns)
     taken, findings = np.zeros(len(view.operations), dtype=bool), []
     for result in found:
         if not taken[result.rows].any():
@@ -156,6 +159,18 @@ def _of_draws(view: View, least_ns: float) -> Iterator[SameResult]:
         yield SameResult(site.caller, f"{why}, until something random", rows, OF_DRAWS)
 
 
+def _of_shapes(view: View, least_ns: float) -> Iterator[SameResult]:
+    """Where the shapes are the same in each step."""
+    changed = changed_attributes(view)
+    for rows in made_of_shapes(view):
+        place = view.hottest_line(rows, view.operations.duration_ns[rows])
+        if _took_ns(view, rows) < least_ns or place is None or not _depends_on_nothing_else(view, rows):
+            continue
+        if _same_in_each_step(view, rows, sizes=True) and not reads_what_changes(view, place, rows, changed):
+            why = "what shapes alone tell, which stay, is made again"
+            yield SameResult(place, why, rows)
+
+
 def _of_copies(view: View, least_ns: float) -> Iterator[SameResult]:
     for site, rows, left in repeated_rows(view, least_ns):
         why = f"{site.callee.function} gets copies of rows, which give the same until something random"
@@ -178,8 +193,8 @@ def _depends_on_nothing_else(view: View, rows: I64) -> bool:
     return not (host | updates | view.kernels_named(RANDOM)[rows]).any()
 
 
-def _same_in_each_step(view: View, rows: I64) -> bool:
-    """Whether each whole step launches the same, and nothing is trained through it."""
+def _same_in_each_step(view: View, rows: I64, sizes: bool = False) -> bool:
+    """Whether each whole step launches the same, and nothing is trained through it. sizes: as many blocks."""
     found, steps = view.attribution, view.steps
     if steps is None or (found.phase[rows] == Phase.BACKWARD).any() or (found.call[rows] < 0).any():
         return False
@@ -189,8 +204,10 @@ def _same_in_each_step(view: View, rows: I64) -> bool:
     whole = (number >= 0) & (number < len(begins_ns) - 1)
     if len(process) > 1 or len(begins_ns) <= FEWEST_STEPS:
         return False
-    counts = np.zeros((len(begins_ns) - 1, len(view.operations.names)), dtype=np.int64)
-    np.add.at(counts, (number[whole], view.operations.name[rows][whole]), 1)
+    blocks = np.nan_to_num(blocks_of(view)[rows], posinf=-1).astype(np.int64)
+    kind = numbered(view.operations.name[rows], blocks if sizes else np.zeros_like(blocks))
+    counts = np.zeros((len(begins_ns) - 1, len(rows)), dtype=np.int64)
+    np.add.at(counts, (number[whole], kind[whole]), 1)
     return bool(counts[0].any() and (counts == counts[0]).all())
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from profiling_lab.rules.expressions import reads
+from profiling_lab.rules.expressions import given_values, reads
 from profiling_lab.rules.pure_lines import statement_of
 from profiling_lab.rules.view import View
 from profiling_lab.trace import Frame
@@ -29,6 +29,11 @@ class Statements:
         """Also of a line that launched something only through others."""
         return statement_of(self._texts.get((place.file, place.line), ""))
 
+    def of_function(self, place: Frame) -> list[ast.stmt]:
+        """Those of the lines of a line's function."""
+        frames = ((self._view.place(number), each) for number, each in self.of.items())
+        return [each for at, each in frames if at and (at.file, at.function) == (place.file, place.function)]
+
     def between(self, first: Frame, last: Frame) -> list[ast.stmt]:
         """Those of lines from the first on, before the last."""
         lines = sorted(line for file, line in self._texts if file == first.file)
@@ -39,6 +44,12 @@ class Statements:
         """Lines of the same function that read one of these names."""
         function = self._view.function_of_line
         return [n for n, each in self.of.items() if function[n] == function[number] and reads(each, names)]
+
+    def giving(self, number: int, name: str) -> dict[int, ast.stmt]:
+        """Lines of the same function that give a name a value, or change it in place."""
+        function = self._view.function_of_line
+        same = {n: each for n, each in self.of.items() if function[n] == function[number]}
+        return {n: each for n, each in same.items() if name in given_values(each)}
 
     @cached_property
     def _rows(self) -> dict[int, I64]:

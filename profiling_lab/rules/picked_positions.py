@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lines whose result is used at the last position only: `self.head(x)[:, -1]`, a name that all lines which
+read it index so, or what a function returns, where all lines that call it do.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from profiling_lab.rules.call_sites import CallSite, call_sites
+from profiling_lab.rules.call_texts import calls_of
+from profiling_lab.rules.expressions import SAME, reads, unwrapped
+from profiling_lab.rules.own_frames import own_functions
+from profiling_lab.rules.statements import Statements
+from profiling_lab.rules.view import Mask, View
+from profiling_lab.trace import Frame
+from profiling_lab.trace.columns import I64
+
+_FIELDS = frozenset({"logits", "last_hidden_state"})
+"""of the outputs of models"""
+
+
+def used_at_the_last(view: View, products: Mask) -> Iterator[tuple[int, I64]]:
+    """Numbers of lines with products, and what they launch."""
+    statements, own = Statements(view), own_functions(view)
+    sites = call_sites(view, 0, of_modules=True)
+    for number, statement in statements.of.items():
+        rows, place = statements.rows(number), view.place(number)
+        if place is None or not products[rows].any():
+            continue
+        if _is_used_so(statements, place, statement, _makes_all(statement)):
+            yield number, rows
+        elif isinstance(statement, ast.Return) and statement.value is not None:
+            of_function = [site for site in sites if _calls(site, place)]
+            rows = rows[np.isin(rows, np.concatenate([rows[:0], *(site.rows for site in of_function)]))]
+            if of_function and all(_site_is(statements, site, own) for site in of_function) and len(rows):
+                yield number, rows
+
+
+def _calls(site: CallSite, place: Frame) -> bool:
+    return (site.callee.file, site.callee.function) == (place.file, place.function)
+
+
+def _site_is(statements: Statements, site: CallSite, own: set[str]) -> bool:
+    statement = statements.at(site.caller)
+    calls = calls_of(site, statement, own)
+    if statement is None or not calls:
+        return False
+    return _is_used_so(statements, site.caller, statement, lambda node: any(node is call for call in calls))
+
+
+def _makes_all(statement: ast.stmt) -> Callable[[ast.AST], bool]:
+    """The outermost call of a line: what it indexes, or gives a name."""
+    value = (
+        unwrapped(statement.value)
+        if isinstance(statement, (ast.Assign, ast.Return)) and statement.value
+        else None
+    )
+    while isinstance(value, ast.Subscript):
+        value = unwrapped(value.value)
+    return lambda node: node is value and isinstance(node, ast.Call)
+
+
+def _is_used_so(
+    statements: Statements, place: Frame, statement: ast.stmt, is_it: Callable[[ast.AST], bool]
+) -> bool:
+    if _picks(statement, is_it):
+        return True
+    if not (isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)):
+        return False
+    value = unwrapped(statement.value)
+    value = value.value if isinstance(value, ast.Attribute) and value.attr in _FIELDS else value
+    if not is_it(value):
+        return False
+    name = statement.targets[0].id
+    readers = [each for each in statements.of_function(place) if reads(each, {name})]
+    return bool(readers) and all(_picks(each, lambda node: _reads(node, name)) for each in readers)
+
+
+def _reads(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
+
+
+def _picks(statement: ast.stmt, is_it: Callable[[ast.AST], bool]) -> bool:
+    """Whether the last position is taken of it, wherever it is in the statement."""
+    above = {id(child): node for node in ast.walk(statement) for child in ast.iter_child_nodes(node)}
+    found = [node for node in ast.walk(statement) if is_it(node)]
+    return bool(found) and all(_is_indexed(node, above) for node in found)
+
+
+def _is_indexed(node: ast.AST, above: dict[int, ast.AST]) -> bool:
+    while (outer := above.get(id(node))) is not None:
+        if isinstance(outer, ast.Subscript) and outer.value is node:
+            return _is_last(outer.slice)
+        same = isinstance(outer, ast.Attribute) and outer.attr in SAME | _FIELDS
+        if not (same or (isinstance(outer, ast.Call) and outer.func is node)):
+            return False
+        node = outer
+    return False
+
+
+def _is_last(index: ast.expr) -> bool:
+    """`[:, -1]`, `[:, -1, :]`, `[:, -1:]`, `[..., -1, :]`; `[:, -1]` of two dimensions is not told apart."""
+    text = ast.unparse(index).strip("()")
+    return text in (":, -1", ":, -1, :", ":, -1:", ":, -1:, :", "..., -1, :")
