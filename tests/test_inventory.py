@@ -97,6 +97,7 @@ PARTS_OF_RULES |= {
     "input_gradients",
     "joined_parts",
     "layers_behind",
+    "long_filters",
     "loop_waits",
     "made_of_shapes",
     "neighbours",

@@ -5,7 +5,8 @@ cuDNN picks an algorithm by heuristics unless it may benchmark (torch.backends.c
 layout that it does not support well, and uses tensor cores only for TF32, fp16, bf16 and fp8. Convolutions
 are recognised by kernel name, including the kernels that convert between NCHW and NHWC. The cost is the time
 of the conversions and of the convolutions without tensor cores. Where there are none, nothing is reported:
-the trace cannot tell whether another algorithm would be faster.
+the trace cannot tell whether another algorithm would be faster. Filters with hundreds of taps are found
+whatever else there is (see long_filters.py).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from profiling_lab.rules.kernel_families import (
     TENSOR_CORES,
     names_tell_little,
 )
+from profiling_lab.rules.long_filters import long_filters
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
 
@@ -42,6 +44,8 @@ def check(view: View) -> RuleResult:
     convolves = view.kernels_named(CONVOLUTION) | view.kernels_named(CONVERTING)
     rows = np.flatnonzero(convolves)
     total_ns = int(duration[rows].sum())
+    if long := long_filters(view, view[SLOW]):
+        return long
     if not total_ns or total_ns < view[SHARE] * view.gpu_ns:
         return names_tell_little(view) or ()
     converts = view.kernels_named(CONVERTING)

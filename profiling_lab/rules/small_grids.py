@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from profiling_lab.rules.finding import Threshold
 from profiling_lab.rules.view import F64, Mask, View
 from profiling_lab.trace.columns import I64
+from profiling_lab.trace.extras import LaunchShape
 from profiling_lab.trace.operation_classes import device_tracks
 
 FILLED = Threshold(
@@ -23,7 +26,7 @@ def small_grids(view: View) -> Mask:
     """Per operation, whether it is a kernel with blocks for too few SMs. False where the trace does not say
     how many blocks or SMs there are.
     """
-    return np.asarray(view.kernels & (blocks_of(view) < view[FILLED] * _sms(view)))
+    return np.asarray(view.kernels & (blocks_of(view) < view[FILLED] * sms_of(view)))
 
 
 def filled(view: View) -> F64:
@@ -31,7 +34,7 @@ def filled(view: View) -> F64:
     not say it.
     """
     blocks = blocks_of(view)
-    part = np.where(np.isfinite(blocks), blocks / np.maximum(_sms(view), 1), 1.0)
+    part = np.where(np.isfinite(blocks), blocks / np.maximum(sms_of(view), 1), 1.0)
     return np.where(view.kernels, np.minimum(part, 1.0), 0.0)
 
 
@@ -52,7 +55,7 @@ def unfilled_ns(view: View, rows: I64) -> I64:
     return out
 
 
-def _sms(view: View) -> I64:
+def sms_of(view: View) -> I64:
     """Per operation how many SMs its GPU has, 0 unknown."""
     track, numbers = device_tracks(view.operations)
     devices = view.trace.devices
@@ -62,7 +65,16 @@ def _sms(view: View) -> I64:
 
 def blocks_of(view: View) -> F64:
     """Per operation the number of its blocks; inf where the trace does not say it."""
+    return _of_shapes(view, lambda shape: shape.blocks)
+
+
+def threads_of(view: View) -> F64:
+    """Per operation the number of its threads; inf where the trace does not say it."""
+    return _of_shapes(view, lambda shape: shape.blocks * shape.threads)
+
+
+def _of_shapes(view: View, number: Callable[[LaunchShape], int]) -> F64:
     shapes = view.trace.launch_shapes
     if shapes is None:
         return np.full(len(view.operations), np.inf)
-    return np.array([*(float(shape.blocks) for shape in shapes.shapes), np.inf])[shapes.number]
+    return np.array([*(float(number(shape)) for shape in shapes.shapes), np.inf])[shapes.number]

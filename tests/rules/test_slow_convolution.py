@@ -45,3 +45,29 @@ def test_silent_where_they_do_not_dominate(judge: Judge) -> None:
 
 def test_abstains_where_names_tell_nothing(judge: Judge) -> None:
     assert isinstance(judge(RULE, network(10_000, rest="my_kernel")), Abstain)
+
+
+GENERIC = "void at::native::(anonymous namespace)::conv_depthwise2d_forward_kernel_generic<float, int>()"
+
+
+def echoes(took_ns: int, kernel: str = GENERIC, rest_ns: int = 10_000_000, **how: int) -> TraceBuilder:
+    """3000 blocks of 128 threads, on the builder's GPU."""
+    builder = TraceBuilder().row("TARGET_INFO_GPU", vmId=0, id=0, name="NVIDIA H200", smCount=132)
+    for _ in range(3):
+        builder.launch(kernel, took_ns, stack="/app/reverb.py:3 echo", **({"blocks": 3_000} | how))
+        builder.launch("nvjet_gemm", rest_ns, stack="/app/reverb.py:9 net")
+    return builder
+
+
+def test_fires_on_filters_of_a_thousand_taps(judge: Judge) -> None:
+    """Whatever else there is: 2.0e6 ns * 132 SMs * 25 / 384,000 results are 17,188 multiplications each."""
+    (finding,) = judge(RULE, echoes(2_000_000))
+    assert finding.cost_ns == 6_000_000 and "about 17,188 taps" in finding.what
+    assert "irfft" in finding.remedy and set(finding.saving.left) == {0.2}
+
+
+def test_silent_about_short_filters_and_other_kernels(judge: Judge) -> None:
+    (finding,) = judge(RULE, echoes(100_000, rest_ns=1_000))
+    assert "taps" not in finding.what and set(finding.saving.left) == {0.5}
+    assert judge(RULE, echoes(2_000_000, kernel="conv_depthwise2d_forward_kernel<3, float, int>")) == ()
+    assert judge(RULE, echoes(2_000_000, rest_ns=100_000_000)) == ()
