@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of the lines that a recording names, read when its file is written.
+"""The text of the lines that a recording names, read when its file is written. In the user's own code a line
+of a statement that goes over several has the text of the statement.
 
 A file is left out if it may differ from the code that ran: it was changed after the program started, or it is
 read on another machine. An unknown text is better than a wrong one.
@@ -7,6 +8,7 @@ read on another machine. An unknown text is better than a wrong one.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import io
 import json
@@ -23,7 +25,7 @@ from typing import Any
 from profiling_lab.recording.meta_names import CELLS, SOURCE
 
 MOST_CHARACTERS = 200
-"""of a line; the rest is cut off"""
+"""of a line or statement; the rest is cut off"""
 
 _MOST_BYTES = 16 << 20
 """of a file; no module that a person wrote is larger"""
@@ -70,14 +72,33 @@ def texts(meta: dict[str, str], process: int, lines: Iterable[tuple[str, int]]) 
     by_file: dict[str, list[int]] = {}
     for file, number in lines:
         by_file.setdefault(file, []).append(number)
-    found = {}
+    from profiling_lab.trace.ownership import Ownership  # numpy, which a recorded process does not need
+
+    found, own = {}, Ownership()
     for file, numbers in by_file.items():
         code = cells.get(file)
         if code is None:
             code = _unchanged(file, started_ns) if isinstance(started_ns, int) else []
+        whole = _statements(code) if file in cells or own.is_own(file) else {}
         for number in numbers:
-            if 0 < number <= len(code) and (text := _shown(code[number - 1])):
+            statement = whole.get(number)
+            line = code[number - 1] if 0 < number <= len(code) else ""
+            if text := _shown(ast.unparse(statement) if statement else line):
                 found[file, number] = text
+    return found
+
+
+def _statements(code: list[str]) -> dict[int, ast.stmt]:
+    """By line the statement that goes over several and holds no others."""
+    try:
+        tree = ast.parse("".join(code))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}
+    simple = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Expr, ast.Assert, ast.Raise)
+    found = dict[int, ast.stmt]()
+    for node in ast.walk(tree):
+        if isinstance(node, simple) and node.end_lineno is not None and node.end_lineno > node.lineno:
+            found |= dict.fromkeys(range(node.lineno, node.end_lineno + 1), node)
     return found
 
 

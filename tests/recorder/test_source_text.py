@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recording keeps the text of the lines it names, as they ran: no other line, and never a changed one."""
+"""A recording keeps the text of the lines it names, as they ran, with the statements that they are parts of:
+no other line, and never a changed one.
+"""
 
 from __future__ import annotations
 
@@ -147,6 +149,52 @@ def test_unknown_start_of_the_program(monkeypatch: pytest.MonkeyPatch, module: P
 def test_what_is_read_of_a_file(tmp_path: Path, content: bytes, shown: list[str]) -> None:
     (tmp_path / "a.py").write_bytes(content)
     assert read(tmp_path / "a.py") == shown
+
+
+WRAPPED = """def step(model, x, y):
+    loss = f(  # of one batch
+        model(x),
+        y, 'a "b"',
+    )
+    for part in parts(
+        x,
+    ):
+        part.add_(
+            1
+        )
+    return [
+        loss]; other(
+        x)
+"""
+
+
+def test_a_statement_of_several_lines_is_whole_at_each(tmp_path: Path) -> None:
+    """The line of a call may be any of them. Compound statements have their lines alone."""
+    (tmp_path / "a.py").write_text(WRAPPED)
+    whole = """loss = f(model(x), y, 'a "b"')"""
+    assert read(tmp_path / "a.py", 14) == [
+        "def step(model, x, y):",
+        *([whole] * 4),
+        "for part in parts(",
+        "x,",
+        "):",
+        *(["part.add_(1)"] * 3),
+        "return [loss]",
+        "other(x)",
+        "other(x)",
+    ]
+
+
+def test_statements_of_libraries_have_their_lines_alone(tmp_path: Path) -> None:
+    library = tmp_path / "site-packages" / "b.py"
+    library.parent.mkdir()
+    library.write_text(WRAPPED)
+    assert read(library, 3) == ["def step(model, x, y):", "loss = f(  # of one batch", "model(x),"]
+
+
+def test_code_that_does_not_parse_has_its_lines_alone(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(WRAPPED + "def\n")
+    assert read(tmp_path / "a.py", 3)[1:] == ["loss = f(  # of one batch", "model(x),"]
 
 
 def test_what_is_not_read(tmp_path: Path, module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
