@@ -66,7 +66,7 @@ def test_every_command_file_is_registered() -> None:
 
 
 # What rules are made of; every other file of the package is a rule.
-PARTS_OF_RULES = {"__init__", "finding", "longer_calls", "rule", "run", "settings", "view"}
+PARTS_OF_RULES = {"__init__", "accumulated", "finding", "longer_calls", "rule", "run", "settings", "view"}
 PARTS_OF_RULES |= {"blocking_calls", "host_waits", "kernel_families", "launch_queue", "load"}
 PARTS_OF_RULES |= {
     "copy_cost",

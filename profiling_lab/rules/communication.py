@@ -5,12 +5,16 @@ nothing.
 Communication kernels are recognised by name: those of NCCL, NVSHMEM, and the all-reduces over symmetric
 memory in torch, vLLM and others. The cost is the exposed communication: time in which communication runs
 and no compute does. An all-reduce that waits for a straggler looks the same; `ranks` tells the two apart.
+Gradients that are accumulated are needed on all GPUs once, before the optimizer: where each micro-batch sends
+them, the others' time would be saved (see accumulated.py).
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from profiling_lab.analysis.critical_path.savings import fewer
+from profiling_lab.rules.accumulated import accumulated
 from profiling_lab.rules.finding import Abstain, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
@@ -25,6 +29,10 @@ HIDDEN = Threshold(
 REMEDY = (
     "start it earlier and in larger pieces (DDP bucket_cap_mb, gradient_as_bucket_view, FSDP prefetch), send "
     "less (bf16 gradients, no_sync while accumulating)"
+)
+OF_ACCUMULATED = (
+    "send accumulated gradients once: forward and backward of all micro-batches but the last under "
+    "`with model.no_sync():`"
 )
 
 
@@ -56,17 +64,24 @@ def check(view: View) -> RuleResult:
             else ""
         )
         overlap = f"; only {percent(hidden)} overlaps with compute"
+        again = accumulated(view, rows)
+        often = (
+            f"; {len(again):,} of {len(mine):,} kernels send gradients that are added to before they are used"
+        )
+        again_frac = float(view.operations.duration_ns[again].sum()) / max(int(duration.sum()), 1)
         findings.append(
             view.finding(
                 f"device {device}{view.of_process(process)} communicates for {ms(talks.total_ns)}; "
                 f"{ms(exposed_ns)} of it, {percent(exposed_ns / view.span_ns)} of the recording, is "
-                f"exposed{overlap if hidden < view[HIDDEN] else ''}{why}",
+                f"exposed{overlap if hidden < view[HIDDEN] else ''}{why}{often if len(again) else ''}",
                 cost_ns=exposed_ns,
                 cost_of="exposed communication",
                 place=view.hottest_line(mine, duration),
                 rows=mine,
                 weight=duration,
-                remedy=REMEDY,
+                remedy=OF_ACCUMULATED if len(again) else REMEDY,
+                wins_frac=again_frac if len(again) else None,
+                saving=fewer(again) if len(again) else None,
             )
         )
     return findings

@@ -40,6 +40,50 @@ def test_symmetric_memory_communicates_too(judge: Judge) -> None:
     assert finding.cost_ns == 500_000
 
 
+def accumulating(
+    batches: int = 4,
+    updates: int = 1,
+    reduces: tuple[int, ...] = (2, 2, 2, 2),
+    node_name: str = "torch::autograd::AccumulateGrad",
+) -> TraceBuilder:
+    """Steps of micro-batches: forward, backward, all-reduces; then the optimizer."""
+    builder, optimizer = (
+        TraceBuilder(),
+        "/app/train.py:9 main > /v/site-packages/torch/optim/sgd.py:3 SGD.step",
+    )
+    for _ in range(3):
+        for batch in range(batches):
+            builder.launch("gemm", 100_000, stack="/app/train.py:7 main", peek=1)
+            builder.launch("gemm", 100_000, thread=2, node=0, node_name="MmBackward0", peek=1)
+            for _ in range(reduces[batch]):
+                builder.launch(NCCL, 200_000, thread=2, node=-1, node_name=node_name, peek=1)
+            if updates > 1:
+                builder.launch("adam", 10_000, stack=optimizer)
+        if updates == 1:
+            builder.launch("adam", 10_000, stack=optimizer)
+    return builder
+
+
+def test_tells_of_gradients_that_are_accumulated(judge: Judge) -> None:
+    (finding,) = judge(RULE, accumulating())
+    assert "18 of 24 kernels send gradients that are added to before they are used" in finding.what
+    assert "no_sync()" in finding.remedy and len(finding.saving.operations) == 18
+    assert set(finding.saving.left) == {0.0} and finding.wins_frac == 0.75
+    assert finding.events == 24
+
+
+def test_gradients_that_are_used_each_time_are_needed(judge: Judge) -> None:
+    needed = (
+        accumulating(updates=4),
+        accumulating(batches=1),
+        accumulating(batches=2, reduces=(1, 3)),  # of two networks
+        accumulating(node_name="ParallelLinearBackward"),  # what a layer sends
+    )
+    for builder in needed:
+        (finding,) = judge(RULE, builder)
+        assert "added to" not in finding.what and finding.saving is None and finding.wins_frac is None
+
+
 def test_silent_where_computing_hides_it(judge: Judge) -> None:
     assert judge(RULE, step(hidden=True)) == []
 
