@@ -103,6 +103,7 @@ PARTS_OF_RULES |= {
     "neighbours",
     "own_frames",
     "picked_positions",
+    "picked_rows",
     "repeated_rows",
     "sorted_adds",
     "sorted_again",

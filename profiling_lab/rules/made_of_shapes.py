@@ -44,6 +44,7 @@ def made_of_shapes(view: View) -> Iterator[I64]:
     for number in statements.of:
         functions.setdefault(int(view.function_of_line[number]), []).append(number)
     for lines in functions.values():
+        lines.sort(key=lambda number: at.line if (at := view.place(number)) else 0)
         known = {number: statements.of[number] for number in lines}
         pure = _pure(known)
         if any(not _only_filled(known[number]) for number in pure):
@@ -51,16 +52,22 @@ def made_of_shapes(view: View) -> Iterator[I64]:
 
 
 def _pure(known: dict[int, ast.stmt]) -> list[int]:
-    """Of a function's lines those that no line changes. A name that others give a value is not theirs."""
-    pure, names = list[int](), set[str]()
+    """Of a function's lines, in their order, those that no line changes. A name is made of shapes where all
+    lines that give it a value are.
+    """
+    others = set[str]()
     while True:
-        made = [number for number, statement in known.items() if _is_made(statement, names)]
-        others = set[str]().union(*(given_values(known[n]) for n in known if n not in made))
-        names = set[str]().union(*(assigned_names(known[n]) for n in made)) - others
-        if made == pure:
-            changed = set[str]().union(*(changed_names(known[n]) for n in known))
-            return [n for n in made if not assigned_names(known[n]) & changed]
-        pure = made
+        names, made, found = set[str](), list[int](), set(others)
+        for number, statement in known.items():
+            if _is_made(statement, names - others):
+                made.append(number)
+                names |= assigned_names(statement)
+            else:
+                found |= given_values(statement)
+        if found == others:
+            changed = set[str]().union(*(changed_names(each) for each in known.values()))
+            return [number for number in made if not assigned_names(known[number]) & changed]
+        others = found
 
 
 def _is_made(statement: ast.stmt, names: set[str]) -> bool:

@@ -10,21 +10,34 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from profiling_lab.rules.call_sites import CallSite, call_sites
+from profiling_lab.rules.call_sites import CallSite, call_sites, in_a_row
 from profiling_lab.rules.call_texts import calls_of
 from profiling_lab.rules.expressions import SAME, reads, unwrapped
+from profiling_lab.rules.kernel_families import CONVOLUTION, FUSED_ATTENTION, MATRIX, REARRANGING
 from profiling_lab.rules.own_frames import own_functions
+from profiling_lab.rules.small_grids import blocks_of
 from profiling_lab.rules.statements import Statements
 from profiling_lab.rules.view import Mask, View
 from profiling_lab.trace import Frame
+from profiling_lab.trace.attribution import Phase
 from profiling_lab.trace.columns import I64
 
+_NORMS = r"layer_?norm|rms_?norm"
 _FIELDS = frozenset({"logits", "last_hidden_state"})
 """of the outputs of models"""
 
 
-def used_at_the_last(view: View, products: Mask) -> Iterator[tuple[int, I64]]:
-    """Numbers of lines with products, and what they launch."""
+def layers_of_the_last(view: View, many: float) -> Iterator[tuple[Frame, I64]]:
+    """Lines that are one layer, given at least this many positions, and what they launch."""
+    products = view.kernels_named(MATRIX) & ~view.kernels_named(f"{CONVOLUTION}|{FUSED_ATTENTION}")
+    positions = _positions(view)
+    for place, rows in _used_at_the_last(view, products):
+        if _is_one_layer(view, rows, products) and np.median(positions[rows[products[rows]]]) >= many:
+            yield place, rows
+
+
+def _used_at_the_last(view: View, products: Mask) -> Iterator[tuple[Frame, I64]]:
+    """Lines with products, and what they launch."""
     statements, own = Statements(view), own_functions(view)
     sites = call_sites(view, 0, of_modules=True)
     for number, statement in statements.of.items():
@@ -32,12 +45,32 @@ def used_at_the_last(view: View, products: Mask) -> Iterator[tuple[int, I64]]:
         if place is None or not products[rows].any():
             continue
         if _is_used_so(statements, place, statement, _makes_all(statement)):
-            yield number, rows
+            yield place, rows
         elif isinstance(statement, ast.Return) and statement.value is not None:
             of_function = [site for site in sites if _calls(site, place)]
             rows = rows[np.isin(rows, np.concatenate([rows[:0], *(site.rows for site in of_function)]))]
             if of_function and all(_site_is(statements, site, own) for site in of_function) and len(rows):
-                yield number, rows
+                yield place, rows
+
+
+def _positions(view: View) -> I64:
+    """Per operation the blocks of the last norm that its thread launched before; 0 without one."""
+    norms, blocks, found = view.kernels_named(_NORMS), blocks_of(view), np.zeros(len(view.operations))
+    known = np.flatnonzero(view.has_call)
+    call = view.attribution.call[known]
+    known = known[np.lexsort((view.calls.start_ns[call], view.calls.thread[call]))]
+    last = np.maximum.accumulate(np.where(norms[known], np.arange(len(known)), -1))
+    before = np.append(np.nan_to_num(blocks[known], posinf=0), 0)[last]
+    found[known] = before
+    return found.astype(np.int64)
+
+
+def _is_one_layer(view: View, rows: I64, products: Mask) -> bool:
+    """Whether the line multiplies once each time, and otherwise casts or moves."""
+    forward = rows[view.attribution.phase[rows] == Phase.FORWARD]
+    other = view.kernels & ~products & ~view.kernels_named(REARRANGING + r"|elementwise|" + _NORMS)
+    runs = [int(products[each].sum()) for each in in_a_row(view, forward)]
+    return bool(runs) and max(runs) == 1 and not other[forward].any()
 
 
 def _calls(site: CallSite, place: Frame) -> bool:

@@ -48,6 +48,11 @@ def layers(
         ("return torch.full((n, n), float('-inf'), device=device).triu(1 + self.shift)",),
         ("bias = -(torch.arange(n)[:, None] - torch.arange(n)[None, :m]).abs() * self.slope",),
         ("keep = torch.ones_like(x[0]).cumsum(0) <= x.size(1)",),
+        (
+            "bias = torch.arange(n) * self.slope",
+            "bias = bias.masked_fill(bias > 0, 0.0)",
+            "return bias[None]",
+        ),
         ("grid = torch.linspace(-1, 1, w).expand(h, w).to(x.dtype)",),
     ],
 )
@@ -65,6 +70,7 @@ def test_fires_on_what_depends_on_shapes(judge: Judge, texts: tuple[str, ...]) -
         ("time = torch.full((rows,), moment).float().cos()",),
         ("places = torch.arange(at, at + n).float()",),
         ("x = x + y", "return x * x.shape[0]"),
+        ("x = x * 2", "return x * x.shape[0]"),
         ("mask = torch.ones(n, n).tril()", "mask = mask & seen", "y = mask.float()")[1:],
         ("row = made(torch.arange(n))",),
         ("rows = [torch.arange(n) + x for x in parts]",),

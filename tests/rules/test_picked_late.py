@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers that are applied to all positions, of which the last is used"""
+"""Layers that are applied to all positions, of which the last is used; and rows that are picked late"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from builders import Judge, TraceBuilder
 
 from profiling_lab.rules import Abstain
-from profiling_lab.rules.unused_positions import RULE
+from profiling_lab.rules.picked_late import RULE
 
 FILE, US = "/app/serve.py", 1_000
 MODULE = "/v/site-packages/torch/nn/modules/module.py:9 Module._call_impl"
@@ -100,3 +100,56 @@ def test_silent_where_another_call_uses_all(judge: Judge) -> None:
 
 def test_abstains_without_text(judge: Judge) -> None:
     assert isinstance(judge(RULE, serving(None)), Abstain)
+
+
+ENLARGE, SIGMOID = "upsample_bilinear2d_out_frame<float>", "vectorized_elementwise_kernel<sigmoid>"
+GATHER = "vectorized_gather_kernel<16, long>"
+SELECT = "index_elementwise_kernel<128, 4, gpu_index_kernel<index_kernel_impl<OpaqueType<4>>>>"
+
+
+def masks(
+    text: str = "kept = pick(enlarged(masks), best)",
+    made: tuple[str, ...] = (ENLARGE, SIGMOID),
+    picks: tuple[tuple[str, int], ...] = ((GATHER, 30 * US),),
+    behind: str = "",
+) -> TraceBuilder:
+    """Line 5 calls what makes them, at line 2, and what picks, at line 9."""
+    builder, line = TraceBuilder().source(FILE, 5, text), f"{FILE}:3 main > {FILE}:5 cells"
+    for _ in range(4):
+        builder.launch("gemm", 50 * US, stack=f"{FILE}:3 main > {FILE}:4 cells")
+        for kernel in made:
+            builder.launch(kernel, 200 * US, stack=f"{line} > {FILE}:2 enlarged")
+        for kernel, took_ns in picks:
+            builder.launch(kernel, took_ns, stack=f"{line} > {FILE}:9 pick")
+        if behind:
+            builder.launch(behind, 10 * US, stack=line)
+    return builder
+
+
+@pytest.mark.parametrize("picks", [((GATHER, 30 * US),), ((SELECT, 20 * US), (SELECT, 10 * US))])
+def test_fires_on_rows_that_are_picked_behind(judge: Judge, picks: tuple[tuple[str, int], ...]) -> None:
+    (finding,) = judge(RULE, masks(picks=picks))
+    assert finding.place is not None and finding.place.line == 5
+    assert finding.cost_ns == 4 * 400 * US and "picked then" in finding.what
+    assert set(finding.saving.left) == {0.15} and set(finding.saving.launches_left) == {1.0}
+    assert finding.remedy.startswith("pick first")
+
+
+@pytest.mark.parametrize(
+    "builder",
+    [
+        masks(picks=((GATHER, 150 * US),)),  # most of them
+        masks(picks=()),
+        masks(picks=(("_scatter_gather_elementwise_kernel<scatter_gather_internal_kernel<true>>", 30 * US),)),
+        masks(made=()),
+        masks(made=(ENLARGE, "softmax_warp_forward")),
+        masks(made=(ENLARGE, "gemm")),
+        masks(made=(GATHER, ENLARGE, SIGMOID)),  # picked before
+        masks(behind="vectorized_elementwise_kernel<mul>"),
+        masks(text="for part in pick(enlarged(masks), best):"),
+        masks(text="kept = pick("),
+    ],
+    ids=["most", "none", "scatter", "nothing made", "softmax", "product", "before", "behind", "for", "part"],
+)
+def test_silent_about_other_picks(judge: Judge, builder: TraceBuilder) -> None:
+    assert judge(RULE, builder) == []
