@@ -104,6 +104,7 @@ PARTS_OF_RULES |= {
     "own_frames",
     "picked_positions",
     "picked_rows",
+    "product_order",
     "repeated_rows",
     "sorted_adds",
     "sorted_again",
