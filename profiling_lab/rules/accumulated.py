@@ -20,6 +20,10 @@ from profiling_lab.trace.attribution import Phase
 from profiling_lab.trace.columns import I64, numbered
 from profiling_lab.trace.phases import LinePhase
 
+OF_ACCUMULATED = (
+    "send accumulated gradients once: forward and backward of all micro-batches but the last under "
+    "`with model.no_sync():`"
+)
 _ALL_REDUCES, _GRADIENTS = r"all_?reduce", "AccumulateGrad"
 
 

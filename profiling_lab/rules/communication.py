@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.critical_path.savings import fewer
-from profiling_lab.rules.accumulated import accumulated
+from profiling_lab.rules import accumulated
 from profiling_lab.rules.finding import Abstain, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
@@ -29,10 +29,6 @@ HIDDEN = Threshold(
 REMEDY = (
     "start it earlier and in larger pieces (DDP bucket_cap_mb, gradient_as_bucket_view, FSDP prefetch), send "
     "less (bf16 gradients, no_sync while accumulating)"
-)
-OF_ACCUMULATED = (
-    "send accumulated gradients once: forward and backward of all micro-batches but the last under "
-    "`with model.no_sync():`"
 )
 
 
@@ -64,7 +60,7 @@ def check(view: View) -> RuleResult:
             else ""
         )
         overlap = f"; only {percent(hidden)} overlaps with compute"
-        again = accumulated(view, rows)
+        again = accumulated.accumulated(view, rows)
         often = (
             f"; {len(again):,} of {len(mine):,} kernels send gradients that are added to before they are used"
         )
@@ -79,7 +75,7 @@ def check(view: View) -> RuleResult:
                 place=view.hottest_line(mine, duration),
                 rows=mine,
                 weight=duration,
-                remedy=OF_ACCUMULATED if len(again) else REMEDY,
+                remedy=accumulated.OF_ACCUMULATED if len(again) else REMEDY,
                 wins_frac=again_frac if len(again) else None,
                 saving=fewer(again) if len(again) else None,
             )

@@ -33,7 +33,9 @@ class Joined:
 
 
 def joined_for(statements: Statements, number: int) -> Joined | None:
-    """What a line gives to a layer: joined in the line, or at the one that gave the argument its value."""
+    """What a line gives to a layer: joined in the line, or at the one that gave the argument its value. Along
+    the last dimension: along another it would be more positions, or rows.
+    """
     statement = statements.of[number]
     layers = [node for node in ast.walk(statement) if isinstance(node, ast.Call) and _may_be_layer(node)]
     for node in (*layers, *products(statement)):
@@ -45,18 +47,26 @@ def joined_for(statements: Statements, number: int) -> Joined | None:
                 one = giving.get(line) if len(giving) == 1 else None
                 join = unwrapped(one.value) if isinstance(one, ast.Assign) else join
             if parts := _parts(join):
-                return Joined(line, len(parts), sum(_is_copy(statements, line, part) for part in parts))
+                dims = [_dimensions(statements, line, part) for part in parts]
+                last = _dim(join) in ("-1", *(str(each - 1) for each in dims if each))
+                return Joined(line, len(parts), sum(each is not None for each in dims)) if last else None
     return None
 
 
 def _parts(join: ast.expr) -> list[ast.expr]:
-    """Of what joins along a dimension that is not the first."""
+    """Of what joins several."""
     if not (isinstance(join, ast.Call) and called_name(join) in _JOINS and join.args):
         return []
+    return join.args[0].elts if isinstance(join.args[0], (ast.Tuple, ast.List)) else []
+
+
+def _dim(join: ast.expr) -> str:
+    """Along which it joins, '' not said."""
+    if not isinstance(join, ast.Call):
+        return ""
     dim = join.args[1] if len(join.args) > 1 else None
     dim = next((each.value for each in join.keywords if each.arg in ("dim", "axis")), dim)
-    several = isinstance(join.args[0], (ast.Tuple, ast.List)) and dim is not None and ast.unparse(dim) != "0"
-    return join.args[0].elts if several and isinstance(join.args[0], (ast.Tuple, ast.List)) else []
+    return ast.unparse(dim) if dim is not None else ""
 
 
 def _may_be_layer(call: ast.Call) -> bool:
@@ -68,20 +78,19 @@ def _may_be_layer(call: ast.Call) -> bool:
     )
 
 
-def _is_copy(statements: Statements, number: int, part: ast.expr) -> bool:
-    part = unwrapped(part)
-    if isinstance(part, ast.Call):
-        return called_name(part) in _COPIES
-    if not isinstance(part, ast.Name):
-        return False
-    given = statements.giving(number, part.id).values()
-    return bool(given) and all(
-        isinstance(each, ast.Assign)
-        and isinstance(value := unwrapped(each.value), ast.Call)
-        and called_name(value) in _COPIES
-        and assigned_names(each) == {part.id}
-        for each in given
-    )
+def _dimensions(statements: Statements, number: int, part: ast.expr) -> int | None:
+    """How many a copy has, 0 if the text does not say it; None if it is no copy."""
+    value: ast.expr = unwrapped(part)
+    if isinstance(value, ast.Name):
+        giving = [*statements.giving(number, value.id).values()]
+        one = giving[0] if len(giving) == 1 else None
+        if not isinstance(one, ast.Assign) or assigned_names(one) != {value.id}:
+            return None
+        value = unwrapped(one.value)
+    if not (isinstance(value, ast.Call) and called_name(value) in _COPIES):
+        return None
+    told = called_name(value) != "expand_as" and not any(isinstance(each, ast.Starred) for each in value.args)
+    return len(value.args) if told and len(value.args) > 1 else 0
 
 
 def first_products(view: View, rows: I64, products: Mask) -> I64:

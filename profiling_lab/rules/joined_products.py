@@ -4,8 +4,8 @@
 `linear(cat((a, b), -1))` is the sum of two products: of `a` with the left half of the weight, and of `b` with
 the right. Where the same `a` stands in many rows, because it was expanded or repeated to meet each `b`, its
 product is needed once. So `linear_a(a)[:, :, None] + linear_b(b)[:, None]` gives the same from small products
-and a sum that is broadcast, and nothing is joined. The rule finds lines that join tensors along a dimension
-which is not the first, for a product at that line, and counts the parts that are expanded or repeated: the
+and a sum that is broadcast, and nothing is joined. The rule finds lines that join tensors along the last
+dimension, for a product, and counts the parts that are expanded or repeated: the
 text says it of them, or backward sums up over their copies (ExpandBackward, RepeatBackward). The copies are
 saved, and of the product the share of these parts; at least a tenth of it is left, for the sum.
 """

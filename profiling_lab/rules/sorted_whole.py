@@ -19,6 +19,7 @@ import numpy as np
 
 from profiling_lab.analysis.critical_path.savings import fewer, shorter
 from profiling_lab.analysis.stats import grouped
+from profiling_lab.records import replace
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import STACKS, Abstain, Finding, RuleResult, Threshold, ms, percent
 from profiling_lab.rules.rule import Rule, Time
@@ -37,9 +38,7 @@ REMEDY = {
     "compare": "the place of a value is the number of those that are larger: (x > value).sum()",
     "topk": "topk() for the first ones, kthvalue() or median() for one of them: the rest stays as it is",
 }
-ONCE = (
-    "sort once: torch.quantile(x, torch.tensor(levels)) gives all levels, one order serves all that read it"
-)
+ONCE = "sort once: quantile() takes a tensor of all levels, and one order serves all that read it"
 BY_KEY = (
     "make one number of each row, (x * height + y) * depth + z, and give that to unique(); columns come back "
     "by % and //"
@@ -71,7 +70,8 @@ def check(view: View) -> RuleResult:
     for again in sorted_again(view, statements, lines):
         if duration[again.rows].sum() >= least_ns:
             what = f"the same is sorted {again.times} times"
-            findings.append(_finding(view, again.line, again.rows, what, ONCE, again.left, gone=True))
+            found = _finding(view, again.line, again.rows, what, ONCE, again.left, gone=True)
+            findings.append(found if again.left else replace(found, severity_at_most="medium"))
     return findings
 
 

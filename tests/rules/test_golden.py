@@ -48,7 +48,14 @@ def test_our_recording_of_the_demo(repo: Path) -> None:
     assert line.per_step_ns == pytest.approx(9.95e6, rel=0.01) and result.steps == 4
     of_memory = {f"memory_{what}" for what in ("full", "growth", "fragmented", "gradients", "workspace")}
     # the recording is older than the text of the lines in a file
-    of_text = {"unused_results", "frozen_network", "one_hot", "unused_products"}
+    of_text = {
+        "unused_results",
+        "frozen_network",
+        "one_hot",
+        "unused_products",
+        "joined_products",
+        "picked_late",
+    }
     assert set(abstained) == {"dataloader", "slow_steps"} | of_text | of_memory
     assert "profiler_overhead" in result.silent, "0.3 µs for each of 1,099 calls"
 

@@ -50,7 +50,7 @@ def test_fires_on_a_copy_of_each_vector(judge: Judge) -> None:
     [
         (("y = F.relu(self.up(torch.cat([a.repeat(1, n, 1), b.expand_as(c)], -1)))",), 0.1),
         (("h = h.unsqueeze(1).repeat(1, n, 1)", "e = self.attn(torch.cat((h, seen), dim=2)).tanh()"), 0.5),
-        (("z = torch.cat((h.expand(n, -1), a, b), 1)", "y = self.mlp(z)"), 2 / 3),
+        (("z = torch.cat((h.expand(n, -1), a, b), 1)", "y = self.mlp(z)"), 2 / 3),  # of two dimensions
         (("y = torch.cat((a.repeat(1, n, 1), b.expand(-1, n, -1)), dim=-1) @ self.weight",), 0.1),
     ],
 )
@@ -80,6 +80,9 @@ def test_of_several_layers_only_the_first_product_counts(judge: Judge) -> None:
         ("return self.joint(torch.cat((x.expand(n, -1), y), dim=0))",),
         ("return self.joint(torch.cat((x.expand(n, -1), y)))",),
         ("return self.joint(torch.cat(parts, dim=-1))",),
+        ("words = torch.cat((self.cls.expand(n, -1, -1), x), dim=1)", "y = self.encoder(words)"),
+        ("k = torch.cat((past.expand(n, -1, -1, -1), k), dim=2)", "scores = q @ k.mT"),
+        ("y = self.encoder(torch.cat((self.cls.expand_as(x), x), dim=1))",),
         ("return self.joint(torch.stack((x.expand(n, -1), y), dim=-1))",),
         ("h = h.repeat(1, n, 1)", "h = h + y", "y = self.attn(torch.cat((h, seen), dim=2))"),
         ("z = torch.cat((h.expand(n, -1), a), 1)", "z = z * 2", "y = self.mlp(z)"),

@@ -112,9 +112,13 @@ def masks(
     made: tuple[str, ...] = (ENLARGE, SIGMOID),
     picks: tuple[tuple[str, int], ...] = ((GATHER, 30 * US),),
     behind: str = "",
+    inside: str = "return masks.sigmoid()",
 ) -> TraceBuilder:
     """Line 5 calls what makes them, at line 2, and what picks, at line 9."""
-    builder, line = TraceBuilder().source(FILE, 5, text), f"{FILE}:3 main > {FILE}:5 cells"
+    builder, line = (
+        TraceBuilder().source(FILE, 5, text).source(FILE, 2, inside),
+        f"{FILE}:3 main > {FILE}:5 cells",
+    )
     for _ in range(4):
         builder.launch("gemm", 50 * US, stack=f"{FILE}:3 main > {FILE}:4 cells")
         for kernel in made:
@@ -124,6 +128,14 @@ def masks(
         if behind:
             builder.launch(behind, 10 * US, stack=line)
     return builder
+
+
+@pytest.mark.parametrize(
+    "text", ["return enlarged(masks)[best]", "y = enlarged(masks).index_select(0, best)"]
+)
+def test_other_ways_to_pick_rows(judge: Judge, text: str) -> None:
+    (finding,) = judge(RULE, masks(text))
+    assert finding.place.line == 5
 
 
 @pytest.mark.parametrize("picks", [((GATHER, 30 * US),), ((SELECT, 20 * US), (SELECT, 10 * US))])
@@ -148,8 +160,11 @@ def test_fires_on_rows_that_are_picked_behind(judge: Judge, picks: tuple[tuple[s
         masks(behind="vectorized_elementwise_kernel<mul>"),
         masks(text="for part in pick(enlarged(masks), best):"),
         masks(text="kept = pick("),
+        masks(text="return enlarged(masks), pick(masks, best)"),
+        masks(text="return Cells(enlarged(masks), pick(masks, best))"),
+        masks(inside="self.state = self.state.sigmoid()"),
+        masks(inside="return masks.mul_(0.9)"),
     ],
-    ids=["most", "none", "scatter", "nothing made", "softmax", "product", "before", "behind", "for", "part"],
 )
 def test_silent_about_other_picks(judge: Judge, builder: TraceBuilder) -> None:
     assert judge(RULE, builder) == []

@@ -92,6 +92,8 @@ def test_remedies_have_words_for_jax(repo: Path) -> None:
     """A remedy that names torch needs a line too, unless its rule looks for code of torch."""
     of_torch = ("data_parallel.py", "ddp_backend.py", "memory_fragmented.py", "memory_workspace.py")
     of_torch += (
+        "accumulated.py",
+        "long_filters.py",
         "mirrored_spectrum.py",
         "slow_scatter.py",
         "sorted_adds.py",
