@@ -4,7 +4,7 @@
 The next word follows from the last position: `model(prompt)[:, -1]`. The layer that gives scores for each
 word of the vocabulary is often the largest of a model, and its result the largest tensor. It does the same at
 each position, so it needs to be given the last one only: `self.head(x[:, -1:])`. The rule finds lines with
-one product of matrices, and casts or copies beside it, whose result is indexed so: in the line, in those that
+one product of matrices, and casts or copies next to it, whose result is indexed so: in the line, in those that
 read the name it gave, or where the function is called that returns it. That there are many positions is known
 from the norm before it, which has a block for each. At one position nearly nothing is left.
 

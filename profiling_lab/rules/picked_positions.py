@@ -136,6 +136,6 @@ def _is_indexed(node: ast.AST, above: dict[int, ast.AST]) -> bool:
 
 
 def _is_last(index: ast.expr) -> bool:
-    """`[:, -1]`, `[:, -1, :]`, `[:, -1:]`, `[..., -1, :]`; `[:, -1]` of two dimensions is not told apart."""
+    """`[:, -1]`, `[:, -1, :]`, `[:, -1:]`, `[..., -1, :]`; `[:, -1]` of two dimensions looks the same."""
     text = ast.unparse(index).strip("()")
     return text in (":, -1", ":, -1, :", ":, -1:", ":, -1:, :", "..., -1, :")

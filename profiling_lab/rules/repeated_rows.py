@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls of a network whose rows are copies: `prompts = prompts.repeat_interleave(answers, dim=0)` and then
-`self.model(prompts)`. Until something random tells them apart, all copies of a row give the same. So the
+`self.model(prompts)`. Until something random distinguishes them, all copies of a row give the same. So the
 network can be given each row once, and what it makes be repeated.
 
 The text tells which name, or which argument, is a copy of rows: `repeat_interleave` along the first
-dimension, or `repeat(n, 1, ...)`. What else the call gets must not tell rows apart: copies made by the same
+dimension, or `repeat(n, 1, ...)`. What else the call gets must not distinguish rows: copies made by the same
 call, attributes, and constants, but no other name. Where the number of copies is no number in the text, four
 are taken: then what is saved is right within a factor of 1.5 from two on.
 """
