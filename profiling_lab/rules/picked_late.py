@@ -4,9 +4,9 @@
 The next word follows from the last position: `model(prompt)[:, -1]`. The layer that gives scores for each
 word of the vocabulary is often the largest of a model, and its result the largest tensor. It does the same at
 each position, so it needs to be given the last one only: `self.head(x[:, -1:])`. The rule finds lines with
-one product of matrices, and casts or copies next to it, whose result is indexed so: in the line, in those that
-read the name it gave, or where the function is called that returns it. That there are many positions is known
-from the norm before it, which has a block for each. At one position nearly nothing is left.
+one product of matrices, and casts or copies next to it, whose result is indexed so: in the line, in those
+that read the name it gave, or where the function is called that returns it. That there are many positions is
+known from the norm before it, which has a block for each. At one position nearly nothing is left.
 
 Likewise what is computed element by element for all rows, as masks that are enlarged, where the same line
 then picks some of them by an index (see picked_rows.py).
@@ -38,11 +38,10 @@ OF_SOME = "pick first, then compute: what is done to each element needs the rows
 def check(view: View) -> RuleResult:
     if not view.trace.source_texts:
         return Abstain("the trace does not have the text of the lines", STACKS)
-    duration, least_ns = view.operations.duration_ns, max(view[SHARE] * view.gpu_ns, 1)
+    least_ns = max(view[SHARE] * view.gpu_ns, 1)
     findings = [
         _finding(view, place, rows, LAST, OF_LAST, LEFT)
-        for place, rows in layers_of_the_last(view, view[MANY])
-        if duration[rows].sum() >= least_ns
+        for place, rows in layers_of_the_last(view, view[MANY], least_ns)
     ]
     return findings + [
         _finding(view, place, rows, SOME, OF_SOME, left) for place, rows, left in picked_rows(view, least_ns)

@@ -22,34 +22,37 @@ from profiling_lab.trace import Frame
 from profiling_lab.trace.attribution import Phase
 from profiling_lab.trace.columns import I64
 
+_LITTLE_FRAC = 0.1
 _NORMS = r"layer_?norm|rms_?norm"
 _FIELDS = frozenset({"logits", "last_hidden_state"})
 """of the outputs of models"""
 
 
-def layers_of_the_last(view: View, many: float) -> Iterator[tuple[Frame, I64]]:
-    """Lines that are one layer, given at least this many positions, and what they launch."""
+def layers_of_the_last(view: View, many: float, least_ns: float) -> Iterator[tuple[Frame, I64]]:
+    """Lines that are one layer, given at least this many positions, and what they launch: at least this."""
     products = view.kernels_named(MATRIX) & ~view.kernels_named(f"{CONVOLUTION}|{FUSED_ATTENTION}")
     positions = _positions(view)
-    for place, rows in _used_at_the_last(view, products):
+    for place, rows in _used_at_the_last(view, products, least_ns):
         if _is_one_layer(view, rows, products) and np.median(positions[rows[products[rows]]]) >= many:
             yield place, rows
 
 
-def _used_at_the_last(view: View, products: Mask) -> Iterator[tuple[Frame, I64]]:
+def _used_at_the_last(view: View, products: Mask, least_ns: float) -> Iterator[tuple[Frame, I64]]:
     """Lines with products, and what they launch."""
-    statements, own = Statements(view), own_functions(view)
-    sites = call_sites(view, 0, of_modules=True)
+    statements, own, duration = Statements(view), own_functions(view), view.operations.duration_ns
+    sites: list[CallSite] | None = None  # of calls that take a little, too: they may use all
     for number, statement in statements.of.items():
         rows, place = statements.rows(number), view.place(number)
-        if place is None or not products[rows].any():
+        if place is None or not products[rows].any() or duration[rows].sum() < least_ns:
             continue
         if _is_used_so(statements, place, statement, _makes_all(statement)):
             yield place, rows
         elif isinstance(statement, ast.Return) and statement.value is not None:
+            sites = call_sites(view, _LITTLE_FRAC * least_ns, of_modules=True) if sites is None else sites
             of_function = [site for site in sites if _calls(site, place)]
             rows = rows[np.isin(rows, np.concatenate([rows[:0], *(site.rows for site in of_function)]))]
-            if of_function and all(_site_is(statements, site, own) for site in of_function) and len(rows):
+            used_so = all(_site_is(statements, site, own) for site in of_function)
+            if used_so and of_function and duration[rows].sum() >= least_ns:
                 yield place, rows
 
 
