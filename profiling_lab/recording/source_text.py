@@ -79,26 +79,25 @@ def texts(meta: dict[str, str], process: int, lines: Iterable[tuple[str, int]]) 
         code = cells.get(file)
         if code is None:
             code = _unchanged(file, started_ns) if isinstance(started_ns, int) else []
-        whole = _statements(code) if file in cells or own.is_own(file) else {}
+        whole = _statements(code, numbers) if file in cells or own.is_own(file) else {}
         for number in numbers:
-            statement = whole.get(number)
             line = code[number - 1] if 0 < number <= len(code) else ""
-            if text := _shown(ast.unparse(statement) if statement else line):
+            if text := _shown(whole.get(number, line)):
                 found[file, number] = text
     return found
 
 
-def _statements(code: list[str]) -> dict[int, ast.stmt]:
-    """By line the statement that goes over several and holds no others."""
+def _statements(code: list[str], numbers: Iterable[int]) -> dict[int, str]:
+    """For those of these lines that are parts of a statement over several which holds no others, its text."""
+    simple = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Expr, ast.Assert, ast.Raise)
+    found, wanted = dict[int, str](), set(numbers)
     try:
-        tree = ast.parse("".join(code))
+        for node in ast.walk(ast.parse("".join(code))):
+            if isinstance(node, simple) and node.end_lineno is not None and node.end_lineno > node.lineno:
+                mine = wanted.intersection(range(node.lineno, node.end_lineno + 1))
+                found |= dict.fromkeys(mine, ast.unparse(node) if mine else "")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return {}
-    simple = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Expr, ast.Assert, ast.Raise)
-    found = dict[int, ast.stmt]()
-    for node in ast.walk(tree):
-        if isinstance(node, simple) and node.end_lineno is not None and node.end_lineno > node.lineno:
-            found |= dict.fromkeys(range(node.lineno, node.end_lineno + 1), node)
     return found
 
 
