@@ -89,6 +89,11 @@ def test_lines_that_read_what_is_changed_are_left_out(judge: Judge) -> None:
     assert finding.cost_ns == 5 * 2 * 2 * NS
 
 
+def test_silent_where_it_is_changed_in_place(judge: Judge) -> None:
+    assert judge(RULE, layers("mask = torch.ones(n, n).tril()", "mask[:, 0] = seen")) == ()
+    assert judge(RULE, layers("mask = torch.ones(n, n).tril()", "mask.masked_fill_(padding, 0)")) == ()
+
+
 def test_silent_where_it_differs(judge: Judge) -> None:
     assert judge(RULE, layers(MASK, growing=True)) == ()
     assert judge(RULE, layers(MASK, kernels=("fill", "distribution_uniform"))) == ()
