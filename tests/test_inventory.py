@@ -84,6 +84,8 @@ PARTS_OF_RULES |= {
     "chains",
     "copy_reasons",
     "gap_pieces",
+    "independent_lines",
+    "independent_loops",
     "launch_loops",
     "unaligned_products",
 }

@@ -65,7 +65,7 @@ def call_sites(view: View, least_ns: float, of_modules: bool = False) -> list[Ca
     of_modules: also calls of an nn.Module's `forward` through the module.
     """
     stacks, own_row, texts = view.trace.stacks, view.own_row, view.trace.source_texts
-    outer, called_by = own_row[stacks.parent], _without_wrappers(view, of_modules)[stacks.parent]
+    outer, called_by = own_row[stacks.parent], without_wrappers(view, of_modules)[stacks.parent]
     function = _numbers([(frame.file, frame.function) for frame in stacks.frames])
     line = _numbers([(frame.file, frame.line) for frame in stacks.frames])
     took_ns = np.bincount(view.attribution.stack, weights=view.operations.duration_ns, minlength=len(stacks))
@@ -91,7 +91,7 @@ def call_sites(view: View, least_ns: float, of_modules: bool = False) -> list[Ca
     return sites
 
 
-def _without_wrappers(view: View, of_modules: bool) -> I32:
+def without_wrappers(view: View, of_modules: bool) -> I32:
     """Per stack the nearest row, including itself, that is not the wrapper of `@torch.no_grad()` and the
     like, nor that of a module's forward.
     """

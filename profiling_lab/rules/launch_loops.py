@@ -9,32 +9,47 @@ import numpy as np
 
 from profiling_lab.records import replace
 from profiling_lab.rules.callers import waiting_loops
-from profiling_lab.rules.finding import Finding
+from profiling_lab.rules.finding import Finding, ms
 from profiling_lab.rules.kernel_families import RECURRENT
 from profiling_lab.rules.launch_queue import waits_between
 from profiling_lab.rules.view import View
-from profiling_lab.trace.columns import I32, I64
+from profiling_lab.trace.attribution import Phase
+from profiling_lab.trace.columns import I32, I64, unique
 from profiling_lab.trace.stacks import Frame
 
+OF_OPTIMIZER = (
+    "update all parameters at once: fused=True or foreach=True, torch._foreach_* in one of your own"
+)
 OF_RECURRENT = (
     "give the recurrent layer more sequences at once, or replay it as a CUDA graph: these are cuDNN's own"
 )
 
 
 def by_function(view: View, rows: I64, many: float) -> tuple[I32, Mapping[int, int]]:
-    """Per operation the number of its function, and of the functions that wait again and again the line of
-    the loop: what that calls belongs to it.
+    """Per operation the number of its function, and by the number of those that wait again and again the line
+    of the loop: what that calls belongs to its function.
     """
     function, loops = view.function_of_line[view.operation_place[rows]], waiting_loops(view, rows, many)
     for called, line in loops.items():
         function[function == called] = view.function_of_line[line]
-    return function, loops
+    return function, {int(view.function_of_line[line]): line for line in loops.values()}
 
 
 def function_of(view: View, place: Frame | None) -> int:
     """The number of a line's function, -1 none."""
     line = next((line for line in range(view.lines) if view.place(line) == place), -1)
     return int(view.function_of_line[line])
+
+
+def kernels_at(view: View, rows: I64, of_loop: bool) -> str:
+    """Words about these kernels."""
+    duration = view.operations.duration_ns[rows]
+    functions = "a loop and what it calls" if of_loop else "one function"
+    lines = len(unique(view.operation_place[rows]))
+    at = f" at {lines} lines of {functions}" if lines > 1 else ""
+    backward = ", forward and backward" if (view.attribution.phase[rows] == Phase.BACKWARD).any() else ""
+    average = f"{duration.mean() / 1000:.1f} µs on average"
+    return f"{len(rows):,} kernels of {average}{at}{backward}: {ms(int(duration.sum()))} on the GPU"
 
 
 def hottest(view: View, rows: I64, weight_ns: I64, idle_by_line: I64) -> Frame | None:
@@ -76,7 +91,7 @@ def outer_loop(view: View, launches: I64, many: float) -> tuple[Frame | None, st
     if view.steps is None or not len(launches):
         return None, ""
     stacks, steps = view.trace.stacks, len(view.steps)
-    own_row, passes = view.own_row, _passes(view)
+    own_row, passes = view.own_row, passes_of(view)
     row = inner = int(np.bincount(own_row[view.calls.stack[launches]]).argmax())
     found = None
     while (row := int(own_row[stacks.parent[row]])) > 0:
@@ -100,7 +115,7 @@ def _through(view: View, launches: I64, row: int) -> int:
     return count
 
 
-def _passes(view: View) -> I64:
+def passes_of(view: View) -> I64:
     """Per row of the stacks how often its line was passed, at most: as often as what came least often in it.
     A line came as often as the kernel that it launched most often.
     """

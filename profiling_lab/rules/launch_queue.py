@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.records import dataclass
-from profiling_lab.rules.costs import within_recording
+from profiling_lab.rules.costs import host_blocked, within_recording
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I64, OverheadKind, median, unique
 
@@ -22,6 +22,12 @@ def launches_of(view: View, kernels: I64) -> I64:
     """The calls that launched these kernels, each once. All kernels of a CUDA graph share one."""
     call = view.attribution.call[kernels]
     return unique(call[call >= 0]).astype(np.int64)
+
+
+def launching_ns(view: View, launches: I64, slow_ns: float) -> int:
+    """How long the host was in these calls, but for those that take `slow_ns` or more: they load code."""
+    quick = launches[view.calls.end_ns[launches] - view.calls.start_ns[launches] < slow_ns]
+    return host_blocked(view, quick).total_ns
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,17 +18,17 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.stats import grouped
+from profiling_lab.rules import launch_loops
 from profiling_lab.rules.batched import batched
 from profiling_lab.rules.callers import with_copies
-from profiling_lab.rules.costs import gpu_time, host_blocked
+from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import RuleResult, Threshold, ms
 from profiling_lab.rules.gap_pieces import copying_lines
+from profiling_lab.rules.independent_loops import ALL_AT_ONCE, IndependentLoops
 from profiling_lab.rules.kernel_families import OF_MANY_TENSORS
-from profiling_lab.rules.launch_loops import around, by_function, function_of, hottest, of_library
-from profiling_lab.rules.launch_queue import launches_of
+from profiling_lab.rules.launch_queue import launches_of, launching_ns
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.view import View
-from profiling_lab.trace.attribution import Phase
 from profiling_lab.trace.columns import unique
 from profiling_lab.trace.phases import LinePhase
 
@@ -39,51 +39,48 @@ FEW = Threshold("few", "launches between two waits of the host", 4, "on average,
 SHARE = Threshold("share", "GPU and idle time", 0.01, "of the recording, at least", "ours")
 WINS_FRAC = 0.7
 REMEDY = "fuse the operations (torch.compile, a custom kernel), batch them, or replay them as a CUDA graph"
-OF_OPTIMIZER = (
-    "update all parameters at once: fused=True or foreach=True, torch._foreach_* in one of your own"
-)
 
 
 def check(view: View) -> RuleResult:
     gpu_time_ns, count = view.kernels_by_line()
     candidates = np.flatnonzero((count >= view[MANY]) & (gpu_time_ns < view[SHORT] * count))
     rows = np.flatnonzero(view.kernels & np.isin(view.operation_place, candidates))
-    function, loops = by_function(view, rows, view[MANY])
+    function, loops = launch_loops.by_function(view, rows, view[MANY])
+    unfused = (view.attribution.line_phase == LinePhase.OPTIMIZER) & ~view.kernels_named(OF_MANY_TENSORS)
+    unfused, items = unfused[rows], IndependentLoops(view)
+    function = np.where(unfused, function, items.numbered(rows, function))
     idle_by_line = np.where(copying_lines(view)[:-1], 0, view.launching_idle_by_line)
     findings = []
-    unfused = (view.attribution.line_phase == LinePhase.OPTIMIZER) & ~view.kernels_named(OF_MANY_TENSORS)
-    for part, mine in grouped(rows, 2 * function + unfused[rows]):
+    for part, mine in grouped(rows, 2 * function + unfused):
         number, of_optimizer = divmod(part, 2)
         duration, launches = view.operations.duration_ns[mine], launches_of(view, mine)
         lines = unique(view.operation_place[mine])
-        quick = launches[view.calls.end_ns[launches] - view.calls.start_ns[launches] < view[SLOW_CALL]]
-        gpu_ns, launch_ns = int(duration.sum()), host_blocked(view, quick).total_ns
+        launch_ns = launching_ns(view, launches, view[SLOW_CALL])
         idle_ns = int(idle_by_line[lines[lines >= 0]].sum())
         cost_ns = min(gpu_time(view, mine) + idle_ns, view.span_ns)
         unknown = int((view.attribution.call[mine] < 0).sum())
         if len(launches) + unknown < view[MANY] or cost_ns < view[SHARE] * view.span_ns:
             continue
-        backward = (view.attribution.phase[mine] == Phase.BACKWARD).any()
-        loop = next((line for line in loops.values() if view.function_of_line[line] == number), None)
-        functions = "one function" if loop is None else "a loop and what it calls"
-        place, cut, left = around(view, launches, loop, view[FEW], view[MANY])
-        place = place if cut else hottest(view, mine, duration, idle_by_line)
+        loop, of_items = loops.get(number), items.at_once(number)
+        place, cut, left = launch_loops.around(view, launches, loop, view[FEW], view[MANY])
+        place = place if cut else launch_loops.hottest(view, mine, duration, idle_by_line)
+        saving = batched(view, with_copies(view, mine, view[SHORT]), 1 - WINS_FRAC, left, loop)
+        place, cut, saving = of_items or (place, cut, saving)
+        in_loop = loop is not None or of_items is not None
         found = view.finding(
-            what=f"{len(mine):,} kernels of {duration.mean() / 1000:.1f} µs on average"
-            f"{f' at {len(lines)} lines of {functions}' if len(lines) > 1 else ''}"
-            f"{', forward and backward' if backward else ''}: {ms(gpu_ns)} on the GPU, {ms(launch_ns)} "
-            f"to launch them; the GPU idled {ms(idle_ns)} before them{cut}",
+            what=f"{launch_loops.kernels_at(view, mine, in_loop)}, {ms(launch_ns)} to launch them; "
+            f"the GPU idled {ms(idle_ns)} before them{cut}",
             cost_ns=cost_ns,
             cost_of="GPU time, and idle time before their launches",
             place=place,
             rows=mine,
             weight=duration,
-            remedy=OF_OPTIMIZER if of_optimizer else REMEDY,
+            remedy=ALL_AT_ONCE if of_items else launch_loops.OF_OPTIMIZER if of_optimizer else REMEDY,
             cause="unfused_optimizer" if of_optimizer else "",
-            saving=batched(view, with_copies(view, mine, view[SHORT]), 1 - WINS_FRAC, left, loop),
-            elsewhere=bool(cut) and loop is None and function_of(view, place) != number,
+            saving=saving,
+            elsewhere=bool(cut) and loop is None and launch_loops.function_of(view, place) != number,
         )
-        findings.append(of_library(view, mine, found))
+        findings.append(launch_loops.of_library(view, mine, found))
     return findings or view.too_few_lines("that no line launches many tiny kernels") or ()
 
 
