@@ -41,7 +41,7 @@ class IndependentLoops:
         own_row, stacks, found, row = self._view.own_row, self._view.trace.stacks, 0, inner
         while row > 0 and (around := int(own_row[stacks.parent[row]])) > 0:
             loop = self._lines.of(stacks.frames[stacks.frame[around]])
-            # a library that goes through its parts, such as nn.Sequential, is no call of one's own
+            # a library that goes through its parts, such as nn.Sequential, is no call of the line itself
             if loop and self._called_by[row] == around and around not in self._passes:
                 passes = self._at_most[around] if loop == "in the line" else self._runs(around)
                 waits = int(self._inside(around, self._view.waits).sum())
