@@ -75,6 +75,9 @@ void fill() {
   PLAB_FAKE(aoti_torch_get_dim, (TensorHandle t, int64_t * r), *r = t->sizes.size());
   PLAB_FAKE(aoti_torch_get_sizes, (TensorHandle t, int64_t * *r), *r = t->sizes.data());
   PLAB_FAKE(aoti_torch_get_strides, (TensorHandle t, int64_t * *r), *r = t->strides.data());
+  PLAB_FAKE(aoti_torch_get_dtype, (TensorHandle t, int32_t * r), *r = t->dtype);
+  PLAB_FAKE(aoti_torch_get_device_type, (TensorHandle t, int32_t * r), *r = t->device_type);
+  PLAB_FAKE(aoti_torch_get_device_index, (TensorHandle t, int32_t * r), *r = t->device_index);
   PLAB_FAKE(aoti_torch_empty_strided,
             (int64_t dims, const int64_t* sizes, const int64_t* strides, int32_t dtype, int32_t type,
              int32_t index, TensorHandle* r),
@@ -120,6 +123,30 @@ void sizes_and_names() {
   show("other device", [] { return name(Device{2, 3}); });
   show("other dtype", [] { return std::string(name(Dtype::kOther)); });
   show("no dtype", [] { return std::to_string(to_torch(Dtype::kOther)); });
+}
+
+void checks() {
+  const auto of = [](Dtype dtype, Device device) { return empty(std::array{int64_t{1}}, dtype, device); };
+  const Tensor x = of(Dtype::kFloat32, {1, 0}), same = x.share(), wide = of(Dtype::kFloat64, {1, 0}),
+               other = of(Dtype::kFloat32, {1, 2}), host = of(Dtype::kFloat32, {0, -1}),
+               wide_host = of(Dtype::kFloat64, {0, -1});
+  const auto alike = [&](const Tensor& y) {
+    return [&] {
+      check_alike("op", {{"x", x}, {"y", y}});
+      return std::string("alike");
+    };
+  };
+  show("same", alike(same));
+  show("another dtype", alike(wide));
+  show("another GPU", alike(other));
+  show("another device", alike(host));
+  const auto supported = [](const Tensor& tensor) {
+    return [&] { return std::to_string(static_cast<int>(ops::element_type("op", tensor))); };
+  };
+  show("float32 on a GPU", supported(x));
+  show("float64 on a GPU", supported(wide));
+  show("float32", supported(host));
+  show("float64", supported(wide_host));
 }
 
 void errors() {
@@ -221,6 +248,7 @@ int main() {
   using namespace plab::torch_abi;
   fill();
   sizes_and_names();
+  checks();
   errors();
   boxes();
   loops();
