@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The library's two entry points: pl_init finds torch and registers every op, pl_build_info says what was built.
-#include <dlfcn.h>
 #include <link.h>
 
 #include <mutex>
@@ -12,13 +11,6 @@
 
 namespace plab::ops {
 namespace {
-
-// The path of this library.
-std::string own_path() {
-  Dl_info info{};
-  return dladdr(reinterpret_cast<void*>(&own_path), &info) != 0 && info.dli_fname != nullptr ? info.dli_fname
-                                                                                             : "";
-}
 
 // The path of another loaded file of the same name, or "".
 std::string other_copy(const std::string& own) {
@@ -43,7 +35,7 @@ std::string register_all() {
 #else
   const bool cuda = false;
 #endif
-  const std::string own = own_path();
+  const std::string own = torch_abi::file_of(reinterpret_cast<void*>(&register_all));
   const std::string error = torch_abi::register_ops("profiling_lab", op_groups(), cuda, own.c_str());
   if (error.empty()) return "";
   const std::string other = other_copy(own);
@@ -58,9 +50,9 @@ std::string initialise(const char* torch_c_path) noexcept {
   static bool done = false;
   try {
     const std::lock_guard lock(mutex);
-    if (done) return torch_c_path != nullptr ? torch_abi::other_than_bound(torch_c_path) : "";
-    std::string error =
-        torch_c_path != nullptr ? torch_abi::load(torch_c_path) : torch_abi::load_from_process();
+    if (done) return torch_abi::other_than_bound(torch_c_path);
+    if (torch_c_path == nullptr && !torch_abi::load_from_process()) return "";
+    std::string error = torch_c_path != nullptr ? torch_abi::load(torch_c_path) : "";
     if (error.empty()) error = register_all();
     done = error.empty();
     return error;
@@ -69,8 +61,8 @@ std::string initialise(const char* torch_c_path) noexcept {
   }
 }
 
-// For torch.ops.load_library() and for C++ programs: where libtorch is already loaded, loading us is enough.
-// Anything wrong here is reported by pl_init, never by an exception that would end the process.
+// For torch.ops.load_library() and for C++ programs: where libtorch is already loaded, loading us is enough. Where it
+// is not, or twice, the ops wait for pl_init, which knows the path and reports anything wrong.
 [[gnu::constructor]] void on_load() { initialise(nullptr); }
 
 }  // namespace

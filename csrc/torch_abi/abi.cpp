@@ -42,13 +42,7 @@ class LoadedLibraries {
   std::vector<void*> handles_;  // never closed: the functions must stay valid for the life of the process
 };
 
-// The path of the library that a function is in.
-std::string file_of(void* function) {
-  Dl_info info{};
-  return dladdr(function, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : "";
-}
-
-std::string fill_table(const LoadedLibraries& libraries, const std::string& where) {
+std::string fill_table(const LoadedLibraries& libraries) {
   Functions found;
   const char* missing = nullptr;
 #define PLAB_TORCH_FIND(result, name, parameters) \
@@ -64,12 +58,17 @@ std::string fill_table(const LoadedLibraries& libraries, const std::string& wher
     const uint64_t version = found.aoti_torch_abi_version();
     if (version < kTorchFloor) return std::string(kNeeds) + "; found torch " + version_text(version) + ".";
   }
-  if (missing != nullptr) return std::string(kNeeds) + "; " + where + " lacks " + missing + ".";
+  if (missing != nullptr) return std::string(kNeeds) + "; the loaded torch lacks " + missing + ".";
   torch = found;
   return "";
 }
 
 }  // namespace
+
+std::string file_of(void* function) {
+  Dl_info info{};
+  return dladdr(function, &info) != 0 ? info.dli_fname : "";
+}
 
 std::string load(const char* torch_c_path) {
   LoadedLibraries libraries;
@@ -82,12 +81,12 @@ std::string load(const char* torch_c_path) {
     const std::filesystem::path cpu = file_of(version);
     libraries.add((cpu.parent_path() / "libtorch_cuda.so").c_str());
   }
-  return fill_table(libraries, "the loaded torch");
+  return fill_table(libraries);
 }
 
 std::string other_than_bound(const char* torch_c_path) {
   LoadedLibraries libraries;
-  if (!libraries.add(torch_c_path)) return "";
+  libraries.add(torch_c_path);
   void* const version = libraries.find("aoti_torch_abi_version");
   auto* const bound = reinterpret_cast<void*>(torch.aoti_torch_abi_version);
   if (version == nullptr || version == bound) return "";
@@ -95,7 +94,7 @@ std::string other_than_bound(const char* torch_c_path) {
          ", but torch runs on " + file_of(version) + ".";
 }
 
-std::string load_from_process() {
+bool load_from_process() {
   std::vector<std::string> paths;
   dl_iterate_phdr(
       [](dl_phdr_info* info, size_t, void* out) {
@@ -109,17 +108,12 @@ std::string load_from_process() {
       },
       &paths);
   LoadedLibraries libraries;
-  std::vector<std::string> cpu;
+  int copies = 0;
   for (const std::string& path : paths) {
     libraries.add(path.c_str());
-    if (path.find("libtorch_cpu.so") != std::string::npos) cpu.push_back(path);
+    if (path.find("libtorch_cpu.so") != std::string::npos) ++copies;
   }
-  if (paths.empty()) return std::string(kNeeds) + "; no libtorch is loaded in this process.";
-  if (cpu.size() > 1) {
-    return "two copies of libtorch are loaded, " + cpu[0] + " and " + cpu[1] +
-           ": which of them the ops belong to must be said.";
-  }
-  return fill_table(libraries, "the loaded libtorch");
+  return copies == 1 && fill_table(libraries).empty();
 }
 
 void throw_torch_error(const char* function) {

@@ -116,16 +116,19 @@ struct Functions {
 };
 #undef PLAB_TORCH_POINTER
 
-// The table. Valid once load() or load_from_process() has returned "".
+// The table. Valid once load() has returned "", or load_from_process() true.
 extern Functions torch;
 
 // Fills the table from a library of the process, usually torch._C, and its dependencies. Returns "" or the reason
 // for a failure.
 std::string load(const char* torch_c_path);
 
-// The same without a path: looks for a loaded libtorch, of which there must be one. Returns "" or the reason for a
-// failure.
-std::string load_from_process();
+// The same without a path: looks for a loaded libtorch, of which there must be one. Returns whether the table is
+// filled.
+bool load_from_process();
+
+// The path of the library that a function is in.
+std::string file_of(void* function);
 
 // With the table filled: "", or a sentence if torch._C at that path uses another libtorch than the table's.
 std::string other_than_bound(const char* torch_c_path);

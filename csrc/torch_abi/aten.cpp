@@ -9,22 +9,21 @@ namespace plab::torch_abi {
 
 Tensor contiguous(const Tensor& tensor) {
   if (tensor.is_contiguous()) return tensor.share();
-  std::array<StackValue, 2> stack = {Stack<Tensor>::push(tensor.share()),
-                                     to_bits(torch.aoti_torch_memory_format_contiguous_format())};
+  std::array stack = {Stack<Tensor>::push(tensor.share()),
+                      to_bits(torch.aoti_torch_memory_format_contiguous_format())};
   PLAB_TORCH(torch_call_dispatcher, "aten::contiguous", "", stack.data(), kTorchFloor);
   return Stack<Tensor>::pop(stack[0]);
 }
 
 Tensor clone(const Tensor& tensor) {
-  std::array<StackValue, 2> stack = {Stack<Tensor>::push(tensor.share()),
-                                     Stack<std::optional<int64_t>>::push(std::nullopt)};
+  std::array stack = {Stack<Tensor>::push(tensor.share()), Stack<std::optional<int64_t>>::push(std::nullopt)};
   PLAB_TORCH(torch_call_dispatcher, "aten::clone", "", stack.data(), kTorchFloor);
   return Stack<Tensor>::pop(stack[0]);
 }
 
 void mm_out(Tensor& out, const Tensor& a, const Tensor& b) {
-  std::array<StackValue, 3> stack = {Stack<Tensor>::push(a.share()), Stack<Tensor>::push(b.share()),
-                                     Stack<Tensor>::push(out.share())};
+  std::array stack = {Stack<Tensor>::push(a.share()), Stack<Tensor>::push(b.share()),
+                      Stack<Tensor>::push(out.share())};
   PLAB_TORCH(torch_call_dispatcher, "aten::mm", "out", stack.data(), kTorchFloor);
   Stack<Tensor>::pop(stack[0]);  // out again: one more reference, dropped here
 }

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import ast
 import json
+import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -169,6 +171,51 @@ def test_verdicts(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert source.read_text() == text == (tree.root / "profiling_lab" / "code.py").read_text()
 
 
+def test_what_was_changed_is_newer_than_what_was_built(project: Path, tmp_path: Path) -> None:
+    """A build goes by times, and a change may be older than the tree's last build."""
+    source = project / "profiling_lab" / "code.py"
+    text = source.read_text()
+    tree = trees.Tree(project, tmp_path / "tree")
+    copy, built = (tree.root / "profiling_lab" / name for name in ("code.py", "built"))
+    built.write_text("")
+    source.write_text(f"{text}# changed\n")
+    os.utime(source, (1e9, 1e9))
+    trees.Tree(project, tmp_path / "tree")
+    source.write_text(text)
+    assert copy.read_text() == f"{text}# changed\n"
+    assert copy.stat().st_mtime >= built.stat().st_mtime
+
+
+def test_a_mutant_of_which_the_compiler_makes_the_same_library_needs_no_test(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("no g++")
+    tree = trees.Tree(project, tmp_path / "tree")
+    source = tree.root / "csrc" / "code.cpp"
+    source.parent.mkdir()
+    source.write_text("int f() { return 2 * 3; }\n")
+    library = tree.root / "profiling_lab" / "_ops.abi3.so"
+
+    def build(tree: trees.Tree) -> bool:
+        command = ["g++", "-O1", "-shared", "-fPIC", str(source), "-o", str(library)]
+        return subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+    monkeypatch.setattr(trees.Tree, "build", build)
+    assert tree.build()
+    tree.unchanged = tree.library()
+    monkeypatch.setattr(trees.Tree, "_run", lambda *_: ("survived", ""))
+
+    def outcome(new: str) -> str:
+        text = source.read_text()
+        at = text.index("2 * 3")
+        return tree.outcome(Mutant("csrc/code.cpp", 1, at, at + 5, new, "", ""), ["a test"], 60)[0]
+
+    assert outcome("3 + 3") == "same"
+    assert outcome("3 + 4") == "survived"
+    assert outcome("3 +") == "invalid"
+
+
 def test_tests_are_those_of_the_line_the_quick_ones_first(tmp_path: Path) -> None:
     noted = {
         "seconds": {"t.py::a[1]": 3.0, "t.py::a[2]": 1.0, "t.py::b": 2.0, "t.py::c": 0.1},
@@ -207,7 +254,7 @@ def test_summary_tells_explained_from_unexplained(
     entry = {"file": "f.py", "code": found[0].code, "change": found[0].change, "reason": "it is for a test"}
     written = "[[explained]]\n" + "".join(f"{name} = {json.dumps(text)}\n" for name, text in entry.items())
     (tmp_path / "explained.toml").write_text(written)
-    write("survived", "killed", "timeout", "invalid")
+    write("survived", "killed", "timeout", "invalid", "same")
     assert mutate.summary(results) == 0
     assert "| all | 3 | 1 | 1 | 1 | 0 | 0 | 0 |\nunexplained: 0 of 3, 0.0%" in capsys.readouterr().out
     write("survived", "survived", "unreached")

@@ -208,6 +208,17 @@ def test_large_logits_stay_finite(device: str, magnitude: float) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_scores_far_below_zero(device: str) -> None:
+    """What earlier keys left behind those of a last, partial block is no score, and would be the largest."""
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    q, _, v = (x.detach() for x in tensors(device, dtype, 1, 9, 74, 1, 1, 64))
+    q, k = torch.full_like(q, 5), torch.full_like(v, -5)
+    out, lse = flash_attention(q, k, v, return_lse=True)
+    torch.testing.assert_close(lse, torch.full_like(lse, -200 + math.log(74)))
+    torch.testing.assert_close(out.float(), v.float().mean(1, keepdim=True).expand_as(out), rtol=0, atol=4e-3)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_equal_keys_give_the_mean_and_one_hot_values_the_row(device: str) -> None:
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     q, k, v = (x.detach() for x in tensors(device, dtype, 1, 64, 64, 1, 1, 64))

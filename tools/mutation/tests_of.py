@@ -23,6 +23,7 @@ OF_FILES = (
     (re.compile("csrc/ops/heavy_layer/"), re.compile("heavy_layer|/test_contract_details")),
     (re.compile("csrc/ops/ladder_attention/"), re.compile("ladder_attention|/test_contract_details")),
     (re.compile("csrc/ops/layer_norm_gelu/"), re.compile("layer_norm_gelu|/test_contract_details")),
+    (re.compile("csrc/(ops/register|torch_abi/(abi|library))"), re.compile("/test_torch_abi")),
     (re.compile("csrc/"), re.compile("")),  # what all ops share
 )
 """(files, ids of tests): the first that matches counts. Of Python, tests that start processes."""

@@ -139,7 +139,7 @@ Checked check(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalT
 Tensor readable(const Tensor& tensor, bool cuda) {
   const auto sizes = tensor.sizes(), strides = tensor.strides();
   const size_t last = sizes.size() - 1;
-  if (sizes[last] != 1 && strides[last] != 1) return torch_abi::contiguous(tensor);
+  if (strides[last] != 1) return torch_abi::contiguous(tensor);
   if (!cuda) return tensor.share();
   bool aligned = reinterpret_cast<uintptr_t>(tensor.data()) % 16 == 0;
   for (size_t i = 0; i < last; ++i)

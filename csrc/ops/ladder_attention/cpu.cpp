@@ -48,8 +48,8 @@ void add_scaled(Accum<T>* sum, Accum<T> factor, const T* row, int64_t size) {
 // The row's scores become its probabilities; invisible keys get 0.
 template <class Acc>
 void softmax(Acc* row, int64_t visible, int64_t keys) {
-  const Acc top = visible > 0 ? *std::max_element(row, row + visible) : Acc(0);
-  Acc sum = 0;
+  Acc top = -std::numeric_limits<Acc>::infinity(), sum = 0;
+  for (int64_t j = 0; j < visible; ++j) top = std::max(top, row[j]);
   for (int64_t j = 0; j < visible; ++j) sum += row[j] = std::exp(row[j] - top);
   for (int64_t j = 0; j < visible; ++j) row[j] /= sum;
   std::fill(row + visible, row + keys, Acc(0));

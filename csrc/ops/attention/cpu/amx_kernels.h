@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-
 #include "ops/attention/cpu/amx.h"
 #include "ops/attention/cpu/isa.h"
 
@@ -14,10 +12,10 @@ struct AmxKernels : Kernels<BFloat16, float> {
   using Plain = Kernels<BFloat16, float>;
   using Tiled = Task<BFloat16, float, Amx>;
   static int64_t fwd_scratch(int64_t dim) {
-    return std::max(Plain::fwd_scratch(dim), Tiled::fwd_scratch(dim));
+    return tiles() ? Tiled::fwd_scratch(dim) : Plain::fwd_scratch(dim);
   }
   static int64_t bwd_scratch(int64_t dim, int64_t keys) {
-    return std::max(Plain::bwd_scratch(dim, keys), Tiled::bwd_scratch(dim, keys));
+    return tiles() ? Tiled::bwd_scratch(dim, keys) : Plain::bwd_scratch(dim, keys);
   }
   PLAB_AMX static void fwd_tiles(const FwdParams& p, const Sequence& s, int64_t head, int64_t block,
                                  Scratch<float>& scratch) {

@@ -112,9 +112,9 @@ struct Task {
            2 * (keys + kBlock) * padded(dim);
   }
 
-  // dK and dV of keys [key_begin, key_end) of one key head, and what these keys add to dQ: written to
-  // `partial` (rows of the padded width, one matrix per query head of the group) or, without it, to dQ
-  // itself.
+  // dK and dV of keys [key_begin, key_end) of one key head, whole blocks from key_begin on, and what these keys add
+  // to dQ: written to `partial` (rows of the padded width, one matrix per query head of the group) or, without it,
+  // to dQ itself.
   PLAB_INLINE static void bwd(const BwdParams& p, const Sequence& s, int64_t kv_head, int64_t key_begin,
                               int64_t key_end, Acc* partial, int64_t partial_head, Scratch<Acc>& scratch) {
     const Problem& problem = p.problem;
@@ -153,7 +153,7 @@ struct Task {
             if (lse[i] == -kInf) lse[i] = kInf;  // nothing visible: every probability becomes 0
             delta[i] = i < rows ? static_cast<const Acc*>(p.delta)[stats + first + i] : Acc(0);
           }
-          for (int64_t key = key_begin + (begin - key_begin) / kBlock * kBlock; key < end; key += kBlock) {
+          for (int64_t key = begin / kBlock * kBlock; key < end; key += kBlock) {
             const int64_t keys = std::min<int64_t>(kBlock, key_end - key);
             const int64_t from = key - key_begin;
             products.scores(score, slope, from, keys);
