@@ -209,6 +209,23 @@ def test_the_sinks_checks_of_the_op_itself(sink: Tensor, message: str) -> None:
             attention_fwd(x, x, x, s, None, None, 1.0, -1, -1, 0.0, False)
 
 
+def test_the_ops_own_check_of_rows_and_of_gradients() -> None:
+    rest = (None, None, None, 1.0, -1, -1, 0.0, False)
+    most = torch.empty(1, (1 << 30) - 1, 0, 1)  # without heads it needs no memory
+    assert attention_fwd(most, most, most, *rest)[0].shape == most.shape
+    x = torch.empty(1, 1 << 30, 0, 1)
+    with pytest.raises(ValueError, match=r"^flash_attention: 1073741824 rows, expected fewer than 2\^30$"):
+        attention_fwd(x, x, x, *rest)
+    x = torch.zeros(1, 3, 2, 8)
+    out, lse = attention_fwd(x, x, x, *rest)
+    backward = torch.ops.profiling_lab.attention_bwd
+    for dout, o, name in ((out.double(), out, "dout"), (out, out.double(), "out")):
+        with pytest.raises(
+            ValueError, match=f"^flash_attention: {name} has dtype float64 but q has dtype float32$"
+        ):
+            backward(dout, None, x, x, x, o, lse, *rest)
+
+
 def test_the_most_heads_and_batches() -> None:
     for shape in ((1, 1, 1 << 30, 1), (1 << 30, 1, 1, 1), (1, 1, (1 << 31) - 1, 1)):
         x = torch.empty(shape, device="meta")

@@ -52,7 +52,9 @@ class Tree:
             if new.exists() and filecmp.cmp(old, new, shallow=False):
                 continue
             new.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(old, new)  # with the time of now: what was built may be newer than the original
+            # C++ with the time of now: what was built may be newer than the original. Python with its own,
+            # or a mutant of this very second could share the bytecode of the copy.
+            (shutil.copy2 if new.suffix == ".py" else shutil.copy)(old, new)
 
     def configure(self) -> None:
         """For C++: a build folder, and the library as it is without a mutant."""
