@@ -239,8 +239,10 @@ def _fewer_launches(kept: F64, edges: _Edges, moments: Moments, trace: Trace, sa
     """The host's time for launches, and the pauses before the operations. A call that launches several, as
     that of a CUDA graph does, stays for the one that stays longest.
     """
-    fewer = np.flatnonzero(saving.launches_left < 1)
-    rows, left = saving.operations[fewer], saving.launches_left[fewer]
+    fewer = saving.launches_left < 1
+    rows, number = np.unique(saving.operations[fewer], return_inverse=True)
+    left = np.ones(len(rows))
+    np.minimum.at(left, number, saving.launches_left[fewer])
     row, edge = edges.into(moments.begin[rows])
     part_row, part = edges.parts_of((row, edge))
     pauses = np.isin(edges.graph.parts.kind[part], _PAUSES)

@@ -42,3 +42,17 @@ def test_what_is_launched_beside_others_takes_the_host_as_long_as_they_do(tmp_pa
     )
     assert both_ns == pytest.approx(alone_ns - quick_ns / 2, rel=0.02)
     assert saved.per_step_ns(beside) == 0, "no remedy is said to lose time"
+
+
+@pytest.mark.parametrize("order", [(0.0, 0.5), (0.5, 0.0)])
+def test_what_two_remedies_take_away_is_gone_if_it_is_with_one(
+    order: tuple[float, float], tmp_path: Path
+) -> None:
+    trace = written(host_bound, tmp_path / "run.sqlite")
+    rows = np.arange(len(trace.operations))[::2]
+    saved = Saved(trace, step_windows(trace), ())
+    both_ns, half_ns, gone_ns = (
+        saved.per_step_ns(saving)
+        for saving in (fewer(rows, order[0]) | fewer(rows, order[1]), fewer(rows, 0.5), fewer(rows))
+    )
+    assert 0 < half_ns < gone_ns == both_ns
