@@ -5,7 +5,7 @@ A network that writes a word, a note or a frame at a time needs the earlier posi
 Their keys and values can be kept. Without such a cache each call computes all positions again, so that all
 its kernels grow by one position from call to call. The rule finds such loops by the kernels that normalise
 (see longer_calls.py). All but the newest position is saved, and the first call of a loop is not. A kernel
-takes a few microseconds however little it does, and its launch stays; beside each attention two copies add
+takes a few microseconds however little it does, and its launch stays; for each attention two copies add
 the newest key and value to those that are kept. If later positions change what earlier
 ones give, as without a causal mask, nothing can be kept, so the severity is at most medium.
 """

@@ -250,7 +250,7 @@ def test_the_copy_of_what_the_host_makes_goes_with_it(tmp_path: Path) -> None:
         (found,) = [f for f in checked(builder, tmp_path) if f.place and f.place.line == 30]
         assert found.cause == "host_work" and found.gain_per_step_ns is not None
         won_ns.append(found.gain_per_step_ns)
-    assert won_ns[0] > won_ns[1] + 100 * US, "what the call takes beside the copy"
+    assert won_ns[0] > won_ns[1] + 100 * US, "what the call takes besides the copy"
 
 
 def test_waits_of_a_loop_go_with_its_launches(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ class Saving:
     """per operation the fraction of its time that remains"""
     launches_left: F64 = field(default_factory=lambda: _NO_FRACTIONS)
     """per operation the fraction of the host's time for its launch that remains; more than 1 where others are
-    launched beside it"""
+    launched next to it"""
     calls: I64 = field(default_factory=lambda: _NO_ROWS)
     """that are no longer made, nor waited in"""
     waits: I64 = field(default_factory=lambda: _NO_ROWS)

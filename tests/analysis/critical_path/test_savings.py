@@ -36,12 +36,12 @@ def test_what_is_launched_beside_others_takes_the_host_as_long_as_they_do(tmp_pa
     lines = (trace.operations.names.index(f"kernel_{line}") for line in (10, 11))
     slow, quick = (np.flatnonzero(trace.operations.name == name) for name in lines)
     saved = Saved(trace, step_windows(trace), ())
-    beside = Saving(quick, np.ones(len(quick)), np.full(len(quick), 1.5))
+    more = Saving(quick, np.ones(len(quick)), np.full(len(quick), 1.5))
     alone_ns, quick_ns, both_ns = (
-        saved.per_step_ns(saving) for saving in (fewer(slow), fewer(quick), fewer(slow) | beside)
+        saved.per_step_ns(saving) for saving in (fewer(slow), fewer(quick), fewer(slow) | more)
     )
     assert both_ns == pytest.approx(alone_ns - quick_ns / 2, rel=0.02)
-    assert saved.per_step_ns(beside) == 0, "no remedy is said to lose time"
+    assert saved.per_step_ns(more) == 0, "no remedy is said to lose time"
 
 
 @pytest.mark.parametrize("order", [(0.0, 0.5), (0.5, 0.0)])
