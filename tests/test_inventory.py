@@ -94,6 +94,7 @@ PARTS_OF_RULES |= {"factored_again", "pure_lines", "recurrences", "shared_gradie
 PARTS_OF_RULES |= {"call_texts", "expressions", "one_hot_uses", "same_calls", "sort_uses", "statements"}
 PARTS_OF_RULES |= {
     "casts_around",
+    "converted_copies",
     "draws",
     "forward_nodes",
     "input_gradients",

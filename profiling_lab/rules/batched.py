@@ -18,16 +18,18 @@ from profiling_lab.rules.view import F64, Mask, View
 from profiling_lab.trace.columns import I32, I64, numbered
 from profiling_lab.trace.stacks import Stacks
 
+FUSED = 0.3
+"""of kernels that come once, what fusing leaves"""
 _MOST_LAYERS = 128
 """of a model: Llama 3.1 405B has 126. What comes more often is a loop"""
 _MODULE, _CALL = ("torch/nn/modules/module.py",), ("_call_impl",)
 
 
-def batched(view: View, rows: I64, fused: float, least: float, waiting_loop: int | None) -> Saving:
-    """fused: the part that fusing leaves. least: that which waits of the host leave. waiting_loop: the line
-    of a loop whose waits go with it.
+def batched(view: View, rows: I64, fused: float, least: float, over_waits: bool) -> Saving:
+    """fused: the part that fusing leaves. least: that which waits of the host leave. over_waits: those of the
+    loop go with it.
     """
-    times = _times_in_a_row(view, rows, waiting_loop is not None)
+    times = _times_in_a_row(view, rows, over_waits)
     gpu = np.maximum(filled(view)[rows], 1 / times)
     return Saving(rows, np.maximum(fused * gpu, least), np.maximum(fused / times, least))
 

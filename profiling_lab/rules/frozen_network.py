@@ -5,8 +5,8 @@ A head on a frozen network needs what that network makes of each input. If input
 without augmentation, this is the same each time, and can be kept: once computed, it is read. The rule finds a
 call in nearly each step of a training through which nothing is trained, with multiplications and with norms,
 which an augmentation has not. None of its lines launches anything that is trained elsewhere, as those of a
-moving average of the trained network do. Whether the inputs come again is not in the recording, so only the
-most is said, and causes that save much come before it.
+moving average of the trained network do. Whether the inputs come again is not in the recording: what is said
+is what keeping would win, and causes that save much come before it.
 """
 
 from __future__ import annotations
@@ -84,5 +84,6 @@ RULE = Rule(
     __doc__ or "",
     time=Time.BUSY,
     symptom=True,
+    conditional=True,
     severity_at_most="medium",
 )

@@ -3,7 +3,8 @@
 
 Rules say what goes (Finding.saving). What a step wins by that, the graph of what waited for what decides: see
 analysis/critical_path/savings.py. A finding that does not know what goes, and a symptom, whose remedy is yet
-to be found, say only what a step would win at most.
+to be found, say only what a step would win at most. One whose remedy is known, and only not whether it can be
+applied, says what that would win, but is ranked as a symptom.
 """
 
 from __future__ import annotations
@@ -45,23 +46,22 @@ def with_gains(
         most_ns = min(finding.per_step_ns or 0, view.longest_step_ns) if steps else None
         most_ns = most_ns if finding.per_step_ns is not None else None
         won_ns = gains.of(finding.saving) if gains and finding.saving else None
-        finding = replace(finding, at_most_per_step_ns=most_ns)
-        if won_ns is not None and rules[finding.rule].symptom:
-            usual_ns = round((finding.wins_frac or 0) * won_ns * max(steps, 1))
+        finding, rule = replace(finding, at_most_per_step_ns=most_ns), rules[finding.rule]
+        gain_ns = min((won_ns or 0) * max(steps, 1), view.span_ns)
+        if won_ns is not None and rule.symptom:
             finding = replace(
                 finding,
-                rank_ns=min(finding.rank_ns, usual_ns),
+                rank_ns=min(finding.rank_ns, round((finding.wins_frac or 0) * won_ns * max(steps, 1))),
                 at_most_per_step_ns=won_ns if steps else None,
             )
         elif won_ns is not None:
-            gain_ns = min(won_ns * max(steps, 1), view.span_ns)
             finding = replace(
                 finding,
-                gain_ns=gain_ns,
-                severity=lower(finding.severity, rules[finding.rule].severity(gain_ns, view.span_ns)),
-                gain_per_step_ns=won_ns if steps else None,
+                severity=lower(finding.severity, rule.severity(gain_ns, view.span_ns)),
                 at_most_per_step_ns=max(won_ns, most_ns or 0) if steps else None,
             )
+        if won_ns is not None and (rule.conditional or not rule.symptom):
+            finding = replace(finding, gain_ns=gain_ns, gain_per_step_ns=won_ns if steps else None)
         found.append(finding)
     recording_ns = gains.recording_ns if gains and steps else None
     return sorted(found, key=lambda finding: order(finding, rules)), recording_ns

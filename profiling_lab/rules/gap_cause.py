@@ -91,7 +91,7 @@ def _finding(
         confidence="high" if exact and cause != Cause.GIL_WAIT else "medium",
         cause=WORDS.get(cause, ""),
         once=once,
-        around=around(view, pieces, rows),
+        around=around(view, pieces, rows, frame if exact else None, awaited, weight),
         saving=host_saving(pieces, rows, cause),
     )
 

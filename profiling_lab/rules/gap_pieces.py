@@ -76,10 +76,19 @@ def remedy(view: View, cause: Cause, place: Frame | None, awaited: I64, idle_ns:
     return OF_PLANS if idle_ns[planned].sum() >= _MOST_FRAC * idle_ns.sum() else REMEDIES[cause]
 
 
-def around(view: View, pieces: GapPieces, rows: Rows) -> Frame | None:
-    """The line that made the calls before and behind most of these pieces, as in a loop."""
+def around(
+    view: View, pieces: GapPieces, rows: Rows, place: Frame | None, awaited: I64, weight: I64
+) -> Frame | None:
+    """The line that calls what the host was in, to copy to the GPU what comes of it; or that made the calls
+    before and behind most of these pieces, as in a loop.
+    """
+    copied = view.named("memcpy HtoD")[awaited]
+    if place and weight[copied].sum() >= _MOST_FRAC * max(int(weight.sum()), 1):
+        line = view.hottest_line(awaited[copied], weight[copied])
+        if line and any({place, line} <= set(stack) for stack in view.samples.stacks):
+            return line
     before, after = view.place_of_stack(pieces.after[rows]), view.place_of_stack(pieces.stack[rows])
     idle_ns = pieces.end_ns[rows] - pieces.start_ns[rows]
     same_ns = np.bincount(np.where(before == after, after, -1) + 1, weights=idle_ns)
-    line = int(same_ns[1:].argmax()) if len(same_ns) > 1 else -1
-    return view.place(line) if line >= 0 and same_ns[line + 1] >= _MOST_FRAC * idle_ns.sum() else None
+    number = int(same_ns[1:].argmax()) if len(same_ns) > 1 else -1
+    return view.place(number) if number >= 0 and same_ns[number + 1] >= _MOST_FRAC * idle_ns.sum() else None

@@ -30,6 +30,8 @@ TINY_COPY = Threshold(
     "bytes, at most",
     "ours: a scalar or a few",
 )
+SELECTING, OTHERWISE = r"deviceselect|nonzero", 0.3
+"""kernels that look for what a mask selects, and which part other ways take: that is experience"""
 
 
 def reads_of_a_value(view: View) -> tuple[I64, I64]:
@@ -80,16 +82,17 @@ def wait_findings(view: View, calls: I64, what: str, remedy: str) -> list[Findin
                 rows=mine,
                 weight=weight,
                 remedy=remedy,
-                saving=Saving(calls=mine) | fewer(made_for(view, mine)),
+                saving=Saving(calls=mine) | made_for(view, mine),
             )
         )
     return findings
 
 
-def made_for(view: View, waits: I64) -> I64:
-    """The operations that only these waits need: copies of values to the host, and what their line launched
-    right before, to compute the values. Matrix products are the program's own work, and so is what comes
-    before them: a line that calls a library launches all of a model between two reads.
+def made_for(view: View, waits: I64) -> Saving:
+    """Without the operations that only these waits need: copies of values to the host, and what their line
+    launched right before, to compute the values. Matrix products are the program's own work, and so is what
+    comes before them: a line that calls a library launches all of a model between two reads. What selects by
+    a mask reads how much that is; without that it is done in another way, as by torch.where.
     """
     call = view.attribution.call
     copies = np.flatnonzero(
@@ -105,7 +108,9 @@ def made_for(view: View, waits: I64) -> I64:
     same = np.stack([view.calls.thread[call[order]], place, waited, np.cumsum(product), product])
     run = np.zeros(len(view.operations), dtype=np.int64)
     run[order] = np.cumsum(np.append(True, (np.diff(same) != 0).any(axis=0))[: len(order)])
-    return np.flatnonzero(view.has_call & np.isin(run, run[copies]) & (view.operation_place >= 0))
+    rows = np.flatnonzero(view.has_call & np.isin(run, run[copies]) & (view.operation_place >= 0))
+    selects = np.isin(run[rows], run[view.kernels_named(SELECTING)])
+    return fewer(rows, np.where(selects, OTHERWISE, 0.0))
 
 
 def _within_the_recording(view: View, rows: I64) -> I64:

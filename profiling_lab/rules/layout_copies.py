@@ -3,11 +3,11 @@
 
 Such kernels compute nothing. They are recognised by name, copies within the GPU by their kind. A transpose
 followed by contiguous() copies the tensor; a view does not. Sometimes the copy pays off, because the next
-kernel would otherwise read with bad strides many times. Conversions inside of a convolution (cuDNN's
-nchwToNhwc) are reported separately, and casts to another dtype by `dtype_casts`, because they have other
-remedies. Lines of one function are one finding, at the line that costs most. The cost is all of their time. A
-third of it stays where copies may be needed in any layout: at lines that also multiply matrices, and where
-backward joins the gradients of slices (chunk, unbind).
+kernel would otherwise read with bad strides many times. Casts to another dtype and conversions inside of a
+convolution (cuDNN's nchwToNhwc) are reported apart, because they have other remedies; what cuDNN converts at
+once goes with the copy. Lines of one function are one finding, at the line that costs most. The cost is all
+of their time. A third of it stays where copies may be needed in any layout: at lines that also multiply
+matrices, and where backward joins the gradients of slices (chunk, unbind).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 from profiling_lab.analysis.critical_path.savings import fewer
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules.chains import within_chains
+from profiling_lab.rules.converted_copies import with_conversions
 from profiling_lab.rules.copy_reasons import of_changed_views, reasons
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import Finding, RuleResult, Threshold, ms, percent
@@ -48,10 +49,9 @@ def check(view: View) -> RuleResult:
     needed = (place >= 0) & np.isin(place, place[products])
     needed |= view.kernels_named(JOINING) & (view.attribution.phase == Phase.BACKWARD)
     saved = np.where(needed & ~of_changed_views(view), NEEDED_SAVED_FRAC, 1.0)
-    findings = [
-        *by_function(view, moves & ~casts & ~converts, view[SHARE], COPIES, REMEDY, saved),
-        *by_function(view, converts, view[SHARE], CONVERSIONS, OF_CONVERSIONS, np.ones_like(saved)),
-    ]
+    findings = by_function(view, moves & ~casts & ~converts, view[SHARE], COPIES, REMEDY, saved)
+    findings = [with_conversions(view, finding) for finding in findings]
+    findings += by_function(view, converts, view[SHARE], CONVERSIONS, OF_CONVERSIONS, np.ones_like(saved))
     return findings or names_tell_little(view) or ()
 
 

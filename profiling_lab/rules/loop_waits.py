@@ -6,16 +6,15 @@ launches.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
-from operator import or_
 
 import numpy as np
 
 from profiling_lab.analysis.critical_path.savings import Saving
 from profiling_lab.records import replace
+from profiling_lab.rules.batched import FUSED, batched
 from profiling_lab.rules.finding import Finding
 from profiling_lab.rules.view import View
-from profiling_lab.trace.columns import I64
+from profiling_lab.trace.columns import unique
 
 MANY = 8
 """waits at one line in each step are those of a loop"""
@@ -30,12 +29,10 @@ def with_launches(view: View, finding: Finding, loops: Sequence[Saving]) -> Find
         return finding
     line = view.wait_place(finding.saving.calls)
     again = np.flatnonzero(np.bincount(line[line >= 0], minlength=1) >= MANY * len(view.steps))
-    parts = [part for each in loops if len((part := _at_lines(view, each, again)).operations)]
-    if not parts:
+    rows = unique(np.concatenate([each.operations for each in loops] or [again[:0]]))
+    at_once = batched(view, rows, FUSED, 0.0, over_waits=True)
+    kept = np.isin(view.operation_place[rows], again)
+    if not kept.any():
         return finding
-    return replace(finding, saving=reduce(or_, parts, finding.saving), remedy=finding.remedy + AT_ONCE)
-
-
-def _at_lines(view: View, saving: Saving, lines: I64) -> Saving:
-    kept = np.isin(view.operation_place[saving.operations], lines)
-    return Saving(saving.operations[kept], saving.left[kept], saving.launches_left[kept])
+    of_lines = Saving(rows[kept], at_once.left[kept], at_once.launches_left[kept])
+    return replace(finding, saving=finding.saving | of_lines, remedy=finding.remedy + AT_ONCE)

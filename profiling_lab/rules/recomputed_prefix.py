@@ -5,7 +5,8 @@ A network that writes a word, a note or a frame at a time needs the earlier posi
 Their keys and values can be kept. Without such a cache each call computes all positions again, so that all
 its kernels grow by one position from call to call. The rule finds such loops by the kernels that normalise
 (see longer_calls.py). All but the newest position is saved, and the first call of a loop is not. A kernel
-takes a few microseconds however little it does, and its launch stays. If later positions change what earlier
+takes a few microseconds however little it does, and its launch stays; for each attention two copies add
+the newest key and value to those that are kept. If later positions change what earlier
 ones give, as without a causal mask, nothing can be kept, so the severity is at most medium.
 """
 
@@ -13,9 +14,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiling_lab.analysis.critical_path.savings import shorter
+from profiling_lab.analysis.critical_path.savings import Saving
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import CALLS, Abstain, RuleResult, Threshold, ms, percent
+from profiling_lab.rules.kernel_families import FUSED_ATTENTION
 from profiling_lab.rules.longer_calls import longer_calls
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.small_grids import blocks_of
@@ -25,6 +27,8 @@ SHARE = Threshold("share", "such calls take", 0.1, "of the GPU time, at least", 
 TIMES = Threshold("times", "calls on one position more", 6, "at least", "ours: fewer may be chance")
 SHORTEST_NS = 3_000
 """of a kernel that reads some weights for a few positions"""
+KEEPING = 2
+"""copies, of the newest key and of its value"""
 REMEDY = (
     "keep the keys and values of earlier positions (use_cache=True, a KV cache) and give the network the "
     "newest position only, if attention is causal"
@@ -42,6 +46,8 @@ def check(view: View) -> RuleResult:
     rows = np.concatenate([found.of_call[number] for number in again])
     newest = np.repeat(1 / found.positions[again], [len(found.of_call[number]) for number in again])
     left = np.minimum(np.maximum(newest, SHORTEST_NS / np.maximum(duration[rows], 1)), 1.0)
+    attention = view.kernels_named(rf"{FUSED_ATTENTION}|softmax")[rows]
+    launches = np.full(len(rows), 1 + KEEPING * attention.mean())
     total_ns = int((duration[rows] * (1 - left)).sum())
     if total_ns < view[SHARE] * view.gpu_ns:
         return ()
@@ -59,7 +65,7 @@ def check(view: View) -> RuleResult:
             remedy=REMEDY,
             confidence="medium",
             wins_frac=total_ns / max(int(duration[rows].sum()), 1),
-            saving=shorter(rows, left),
+            saving=Saving(rows, left, launches),
         )
     ]
 

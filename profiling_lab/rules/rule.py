@@ -33,6 +33,9 @@ class Rule:
     time: Time = Time.OTHER
     symptom: bool = False
     """the rule describes what is slow, and other rules say why (see fold.py)"""
+    conditional: bool = False
+    """a symptom with a remedy of its own, of which the recording does not tell whether it can be applied: it
+    says what that would win"""
     generic: bool = False
     """other causes at the same line are more specific"""
     adds: bool = False

@@ -19,7 +19,7 @@ import numpy as np
 
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.rules import launch_loops
-from profiling_lab.rules.batched import batched
+from profiling_lab.rules.batched import FUSED, batched
 from profiling_lab.rules.callers import with_copies
 from profiling_lab.rules.costs import gpu_time
 from profiling_lab.rules.finding import RuleResult, Threshold, ms
@@ -37,7 +37,6 @@ MANY = Threshold("many", "launches from one line", 100, "at least", "nsys-ai")
 SLOW_CALL = Threshold("slow_call", "calls that load code take", 100_000, "ns, from", "HTA: 50-100 µs")
 FEW = Threshold("few", "launches between two waits of the host", 4, "on average, less than", "ours")
 SHARE = Threshold("share", "GPU and idle time", 0.01, "of the recording, at least", "ours")
-WINS_FRAC = 0.7
 REMEDY = "fuse the operations (torch.compile, a custom kernel), batch them, or replay them as a CUDA graph"
 
 
@@ -64,7 +63,7 @@ def check(view: View) -> RuleResult:
         loop, of_items = loops.get(number), items.at_once(number)
         place, cut, left = launch_loops.around(view, launches, loop, view[FEW], view[MANY])
         place = place if cut else launch_loops.hottest(view, mine, duration, idle_by_line)
-        saving = batched(view, with_copies(view, mine, view[SHORT]), 1 - WINS_FRAC, left, loop)
+        saving = batched(view, with_copies(view, mine, view[SHORT]), FUSED, left, loop is not None)
         place, cut, saving = of_items or (place, cut, saving)
         in_loop = loop is not None or of_items is not None
         found = view.finding(
@@ -93,5 +92,5 @@ RULE = Rule(
     time=Time.IDLE,
     generic=True,
     adds=True,
-    wins_frac=WINS_FRAC,
+    wins_frac=1 - FUSED,
 )

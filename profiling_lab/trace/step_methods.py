@@ -141,8 +141,9 @@ def repeated_steps(trace: Tables, process: int) -> Found | None:
     by_line = _repetitions(dense(line)[0], began_ns, last_ns)
     if steps:
         return by_line if by_line and _take_turns(time_ns, steps, by_line) else steps
-    steps = by_line or _landmarks(symbols, time_ns)
-    return steps or _landmarks(dense(line[:-1] << 32 | line[1:])[0], began_ns[1:])
+    turn = dense(line[:-1] << 32 | line[1:])[0]
+    steps = by_line or _landmarks(symbols, time_ns) or _landmarks(turn, began_ns[1:])
+    return steps or _landmarks(symbols, time_ns, growing=True)
 
 
 def _take_turns(time_ns: I64, steps: Found, by_line: Found) -> bool:
@@ -153,14 +154,18 @@ def _take_turns(time_ns: I64, steps: Found, by_line: Found) -> bool:
     return len(each) == 1 and each[0] > 1 and launches.max() <= _MOST_APART * launches.min()
 
 
-def _landmarks(symbols: I32, time_ns: I64) -> Found | None:
-    """Between occurrences of the rarest symbol that comes again and again, after about as many others."""
+def _landmarks(symbols: I32, time_ns: I64, growing: bool = False) -> Found | None:
+    """Between occurrences of the rarest symbol that comes again and again, after about as many others; or
+    after more of them each time, where what was added in each step is never removed.
+    """
     order = np.argsort(symbols, kind="stable")
     for at in sorted(np.split(order, np.flatnonzero(np.diff(symbols[order])) + 1), key=len):
         if len(at) <= _ENOUGH_REPEATS or at[-1] - at[0] < _LANDMARKS_COVER_FRAC * len(symbols):
             continue
         apart, times = np.diff(at), time_ns[at]
-        if 1 < apart.min() >= apart.max() / _MOST_APART and (np.diff(times) > 0).all():
+        before, after = (apart[:-1], apart[1:]) if growing else (apart.min(), apart.max())
+        regular = np.all(before <= after) and np.all(after <= _MOST_APART * before)
+        if regular and apart.min() > 1 and (np.diff(times) > 0).all():
             return times[:-1], times[1:], [f"step {i}" for i in range(1, len(at))]
     return None
 

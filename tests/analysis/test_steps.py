@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -165,6 +167,20 @@ def test_a_step_of_two_loops_begins_where_the_first_one_begins_again(tmp_path: P
     result = steps_of(builder, tmp_path)
     assert (result.sign, result.steps) == ("period", 7)
     assert {row.compute_ns for row in result.rows} == {26 * 3_000}
+
+
+@pytest.mark.parametrize(
+    ("counts", "steps"), [(range(2, 26, 2), 11), ((2, 18, 3, 16, 24, 4, 9, 2, 19, 5, 30), 0)]
+)
+def test_steps_that_have_more_and_more_to_do(tmp_path: Path, counts: Sequence[int], steps: int) -> None:
+    """Hooks that are registered again in each step: no step is like the others, but each has more."""
+    builder, chosen = TraceBuilder(), random.Random(0)
+    for count in counts:
+        builder.launch("embed", 1_000, stack="/app/net.py:3 forward")
+        for _ in range(count):
+            builder.launch("mean", 1_000, stack=f"/app/net.py:{chosen.randrange(5, 9)} hook")
+    result = steps_of(builder, tmp_path)
+    assert result.steps == steps if steps else result.sign == "window"
 
 
 def test_the_same_kernel_again_and_again_is_no_step(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ LAYER = f"{MAIN} > {CALL} > /app/a.py:30 Layer.forward"
 
 
 def left(
-    tmp_path: Path, step: Callable[[TraceBuilder], object], waiting_loop: int | None = None, sms: int = 100
+    tmp_path: Path, step: Callable[[TraceBuilder], object], over_waits: bool = False, sms: int = 100
 ) -> dict[str, tuple[float, float]]:
     """By the kernel's name what is left of its time and of its launches, where only one line is batched."""
     builder = TraceBuilder().row("TARGET_INFO_GPU", vmId=0, id=0, name="GPU", smCount=sms)
@@ -35,7 +35,7 @@ def left(
     with Trace.open(builder.write(path)) as trace:
         view = View(trace)
         rows = np.flatnonzero(~view.named("other"))
-        saving = batched(view, rows, FUSED, 0.0, waiting_loop)
+        saving = batched(view, rows, FUSED, 0.0, over_waits)
         names = [trace.operations.names[name] for name in trace.operations.name[saving.operations]]
     found: dict[str, set[tuple[float, float]]] = {}
     for name, *values in zip(names, saving.left.tolist(), saving.launches_left.tolist(), strict=True):
@@ -79,7 +79,7 @@ def test_what_comes_in_between_ends_a_batch(tmp_path: Path) -> None:
     assert left(tmp_path, lambda b: loop(b, between="other"))["mul"] == alone, "other work"
     assert left(tmp_path, lambda b: loop(b, wait="cudaStreamSynchronize_v3020"))["mul"] == alone, "a wait"
     assert left(tmp_path, lambda b: loop(b, wait="cudaGetDevice_v3020"))["mul"] != alone
-    over = left(tmp_path, lambda b: loop(b, wait="cudaStreamSynchronize_v3020"), waiting_loop=20)
+    over = left(tmp_path, lambda b: loop(b, wait="cudaStreamSynchronize_v3020"), over_waits=True)
     assert over["mul"][1] == pytest.approx(FUSED / PASSES), "waits that go with the loop"
 
 
@@ -93,7 +93,7 @@ def test_steps_are_no_batch(tmp_path: Path) -> None:
         once(builder)
         builder.range(f"training_step {number}", begin_ns, builder.now_ns)
     with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:
-        assert (batched(View(trace), np.arange(STEPS), FUSED, 0.0, None).launches_left == FUSED).all()
+        assert (batched(View(trace), np.arange(STEPS), FUSED, 0.0, False).launches_left == FUSED).all()
 
 
 def test_without_steps_nothing_is_known_to_be_a_loop(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_without_steps_nothing_is_known_to_be_a_loop(tmp_path: Path) -> None:
     with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:
         view = View(trace)
         assert view.steps is None
-        found = batched(view, np.arange(4), FUSED, 0.0, None)
+        found = batched(view, np.arange(4), FUSED, 0.0, False)
     assert (found.launches_left == FUSED).all()
 
 
@@ -156,5 +156,5 @@ def test_waits_keep_their_part(tmp_path: Path) -> None:
         builder.range(f"training_step {number}", begin_ns, builder.now_ns)
     with Trace.open(builder.write(tmp_path / "run.sqlite")) as trace:
         view = View(trace)
-        found = batched(view, np.arange(len(view.operations)), FUSED, 0.4, None)
+        found = batched(view, np.arange(len(view.operations)), FUSED, 0.4, False)
     assert (found.launches_left == 0.4).all() and (found.left == 0.4).all()

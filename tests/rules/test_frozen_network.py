@@ -53,13 +53,13 @@ def test_fires_on_a_call_that_nothing_is_trained_through(judge: Judge) -> None:
     assert "keep what it makes" in finding.remedy and finding.confidence == "low"
 
 
-def test_what_it_saves_is_at_most(tmp_path: Path) -> None:
+def test_it_says_what_keeping_would_win_and_is_ranked_as_a_symptom(tmp_path: Path) -> None:
     """Whether inputs come again is not known."""
     with Trace.open(training().write(tmp_path / "run.sqlite")) as trace:
         (first, *_) = run(trace, RULES).findings
-    assert first.rule == RULE.name and first.gain_ns is None and first.severity != "high"
-    assert first.at_most_per_step_ns == pytest.approx(210 * US, rel=0.1)
-    assert "dominant_line" in {effect.rule for effect in first.effects}
+    assert first.rule == RULE.name and first.severity != "high" and first.gain_per_step_ns is not None
+    assert first.at_most_per_step_ns == first.gain_per_step_ns == pytest.approx(210 * US, rel=0.1)
+    assert RULE.symptom and 0 < first.rank_ns <= STEPS * first.gain_per_step_ns
 
 
 def test_of_calls_with_the_same_the_outer_one_is_told(judge: Judge) -> None:

@@ -16,6 +16,7 @@ from profiling_lab.analysis.critical_path.critical_path import PathOfStep
 from profiling_lab.rules import RULES, Finding, gains, run, select
 from profiling_lab.rules.steady import steady_part
 from profiling_lab.trace import Trace
+from profiling_lab.trace.columns import MemoryKind
 
 LARGE_FRAC, RIGHT_WITHIN = 0.25, 1.5
 """as in benchmarks/diagnosis: the least part of a step that a defect costs, and how right savings are"""
@@ -228,6 +229,28 @@ def test_what_a_finding_about_the_host_explains_goes_with_it(tmp_path: Path) -> 
     (found,) = [f for f in checked(builder, tmp_path) if f.place and f.place.line == 70]
     assert found.rule == "sync_calls" and "host_work" in [effect.cause for effect in found.effects]
     assert found.gain_per_step_ns == pytest.approx(5_000 * US, rel=0.01), "4 ms of the GPU remain of 9"
+
+
+def test_the_copy_of_what_the_host_makes_goes_with_it(tmp_path: Path) -> None:
+    """`window_mask(n).to(device)`: the call at line 48 works for 3 ms on the host, then its copy holds the
+    host for 0.5 ms. What another line copies is its own.
+    """
+    made = "/app/a.py:9 main > /app/a.py:48 mask > /app/a.py:30 window_mask"
+    won_ns = []
+    for copying in ("/app/a.py:9 main > /app/a.py:48 mask", "/app/a.py:9 main > /app/a.py:60 send"):
+        builder = TraceBuilder()
+        for step in range(12):
+            begin_ns = builder.now_ns
+            for tenth in range(1, 30):
+                builder.sample(builder.now_ns + tenth * 100 * US, made)
+            memory = {"source": MemoryKind.PAGEABLE, "target": MemoryKind.DEVICE}
+            builder.gap(3_000 * US).copy("HtoD", 100 * US, stack=copying, call_ns=500 * US, **memory)
+            builder.launch("k", 20 * US, stack="/app/a.py:9 main").gap(2_000 * US)
+            builder.range(f"training_step {step}", begin_ns, builder.now_ns)
+        (found,) = [f for f in checked(builder, tmp_path) if f.place and f.place.line == 30]
+        assert found.cause == "host_work" and found.gain_per_step_ns is not None
+        won_ns.append(found.gain_per_step_ns)
+    assert won_ns[0] > won_ns[1] + 100 * US, "what the call takes besides the copy"
 
 
 def test_waits_of_a_loop_go_with_its_launches(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pytest
 from builders import Judge, TraceBuilder
 
 from profiling_lab.rules import Abstain
@@ -69,6 +70,18 @@ def test_products_before_a_read_are_not_made_for_it(judge: Judge) -> None:
     (finding,) = judge(RULE, builder)
     kernels, copies = [2, 3, 6, 7, 10, 11], [12, 13, 14]
     assert finding.saving.operations.tolist() == kernels + copies
+
+
+@pytest.mark.parametrize(("kernel", "left"), [("DeviceSelectSweepKernel", 0.3), ("isnan_kernel", 0.0)])
+def test_a_selection_by_a_mask_is_made_in_another_way(judge: Judge, kernel: str, left: float) -> None:
+    """`x[mask]` reads how much the mask selects: what takes its place, as torch.where, takes time."""
+    builder = TraceBuilder()
+    for _ in range(3):
+        builder.launch("gemm", 50_000, stack="/app/train.py:5 main").launch(kernel, 5_000, stack=LINE)
+        builder.copy("DtoH", 1_000, size_bytes=4, stack=LINE).call(WAIT, call_ns=60_000, stack=LINE)
+        builder.gap(200_000)
+    (finding,) = judge(RULE, builder)
+    assert set(finding.saving.launches_left.tolist()) == {left} and len(finding.saving.operations) == 6
 
 
 def test_a_read_in_backward_is_that_of_the_forward_line(judge: Judge) -> None:

@@ -142,3 +142,21 @@ def test_a_third_of_what_may_be_needed_stays(judge: Judge) -> None:
     builder = program(COPY, 25_000)
     (at_a_product,) = judge(RULE, builder.launch(GEMM, 1_000, stack="/app/model.py:2 f"))
     assert at_a_product.wins_frac == pytest.approx(2 / 3) and at_a_product.cost_ns == 125_000
+
+
+@pytest.mark.parametrize("right_before", [True, False])
+def test_what_cudnn_converts_at_once_goes_with_the_copy(judge: Judge, right_before: bool) -> None:
+    """`norm(x).contiguous()` in a model that is not in channels_last: the convolution converts it back."""
+    builder = TraceBuilder()
+    for step in range(5):
+        builder.launch(COPY, 25_000, stack="/app/model.py:2 norm")
+        if not right_before:
+            builder.launch(GEMM, 1_000, stack="/app/model.py:4 f")
+        for kernel in (LAYOUT, LAYOUT, GEMM, LAYOUT):
+            builder.launch(kernel, 10_000, stack="/app/model.py:5 f", peek=step + 1)
+        builder.launch(GEMM, 30_000, stack="/app/model.py:9 main", peek=step + 1)
+        builder.launch(LAYOUT, 10_000, thread=2, node=step, node_name="ConvBackward0", peek=step + 1)
+    copies, conversions = judge(RULE, builder)
+    assert copies.place.line == 2 and conversions.place.line == 5 and conversions.events == 20
+    assert ("cuDNN converts at once" in copies.remedy) is right_before
+    assert len(copies.saving.operations) == (25 if right_before else 5) and not copies.saving.left.any()

@@ -33,6 +33,7 @@ class Program:
     trains: bool = False
     prefill: str = FORWARD
     by_head: bool = False
+    between: str = ""
     nodes: int = 0
 
     def built(self, blocks: bool = True) -> TraceBuilder:
@@ -57,6 +58,7 @@ class Program:
                 (self.norm, computed),
                 *([(self.norm, 4 * computed)] if self.by_head else []),
                 (CACHE, ROWS * seen),
+                *([(self.between, ROWS)] if self.between else []),
                 (PRODUCT, 132),
                 (GELU, 4 * computed),
             ):
@@ -64,6 +66,13 @@ class Program:
                 at += " > /v/site-packages/torch/nn/norm.py:5 f" if rows == computed else ""
                 how = {"peek": self.nodes} if self.trains else {}
                 builder.launch(kernel, 100 * US, blocks=rows if blocks else None, stack=at, **how)
+
+
+def test_keeping_keys_and_values_launches_two_copies_beside_each_attention(judge: Judge) -> None:
+    (finding,) = judge(RULE, Program().built())
+    (with_attention,) = judge(RULE, Program(between="fmha_cutlassF_bf16").built())
+    assert (finding.saving.launches_left == 1).all()
+    assert with_attention.saving.launches_left == pytest.approx(1 + 2 / 5), "one of five is an attention"
 
 
 @pytest.mark.parametrize(("first", "words"), [(100, 8), (1, 30)])

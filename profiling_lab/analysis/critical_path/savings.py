@@ -54,7 +54,8 @@ class Saving:
     left: F64 = field(default_factory=lambda: _NO_FRACTIONS)
     """per operation the fraction of its time that remains"""
     launches_left: F64 = field(default_factory=lambda: _NO_FRACTIONS)
-    """per operation the fraction of the host's time for its launch that remains"""
+    """per operation the fraction of the host's time for its launch that remains; more than 1 where others are
+    launched next to it"""
     calls: I64 = field(default_factory=lambda: _NO_ROWS)
     """that are no longer made, nor waited in"""
     waits: I64 = field(default_factory=lambda: _NO_ROWS)
@@ -238,8 +239,10 @@ def _fewer_launches(kept: F64, edges: _Edges, moments: Moments, trace: Trace, sa
     """The host's time for launches, and the pauses before the operations. A call that launches several, as
     that of a CUDA graph does, stays for the one that stays longest.
     """
-    fewer = np.flatnonzero(saving.launches_left < 1)
-    rows, left = saving.operations[fewer], saving.launches_left[fewer]
+    fewer = saving.launches_left < 1
+    rows, number = np.unique(saving.operations[fewer], return_inverse=True)
+    left = np.ones(len(rows))
+    np.minimum.at(left, number, saving.launches_left[fewer])
     row, edge = edges.into(moments.begin[rows])
     part_row, part = edges.parts_of((row, edge))
     pauses = np.isin(edges.graph.parts.kind[part], _PAUSES)
@@ -251,9 +254,11 @@ def _fewer_launches(kept: F64, edges: _Edges, moments: Moments, trace: Trace, sa
     np.maximum.at(most, of, left[known])
     count = np.bincount(call[call >= 0], minlength=len(trace.calls))[launches]
     most = np.where(np.bincount(of, minlength=len(launches)) < count, 1.0, most)
-    body = edges.between(moments.call_begin[launches], moments.call_end[launches])
-    _keep(kept, edges.parts_of(body), most)
-    _keep(kept, edges.on_the_way(moments.call_begin[launches]), most)
+    for found in edges.of_launches(moments, launches):
+        _keep(kept, found, most)
+    more = np.flatnonzero(saving.launches_left > 1)
+    for row, part in edges.of_launches(moments, call[saving.operations[more]]):
+        kept[part] = np.where(kept[part] == 1, saving.launches_left[more[row]], kept[part])
 
 
 def _on_other_streams(edges: _Edges, moments: Moments, trace: Trace, rows: I64) -> I64:
@@ -335,6 +340,13 @@ class _Edges:
             np.arange(len(edge)), np.searchsorted(parts, edge), np.searchsorted(parts, edge, "right")
         )
         return row[which], part
+
+    def of_launches(
+        self, moments: Moments, call: npt.NDArray[np.integer]
+    ) -> tuple[tuple[I64, I64], tuple[I64, I64]]:
+        """What is spent in calls, and on the way to them."""
+        begin, end = (np.where(call >= 0, at[call], -1) for at in (moments.call_begin, moments.call_end))
+        return self.parts_of(self.between(begin, end)), self.on_the_way(begin)
 
     def on_the_way(self, call_begin: I64) -> tuple[I64, I64]:
         """The host's code before calls, where it is no more than the way to them."""
