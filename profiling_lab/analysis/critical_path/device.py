@@ -18,7 +18,17 @@ from profiling_lab.analysis.critical_path.kinds import Kind
 from profiling_lab.analysis.critical_path.launched import Launched
 from profiling_lab.analysis.critical_path.recorder_time import RecorderTime
 from profiling_lab.records import dataclass
-from profiling_lab.trace.columns import I32, I64, OperationKind, Operations, SyncKind, combined, full, median
+from profiling_lab.trace.columns import (
+    I32,
+    I64,
+    MemoryKind,
+    OperationKind,
+    Operations,
+    SyncKind,
+    combined,
+    full,
+    median,
+)
 from profiling_lab.trace.cuda_calls import CudaCall, are_any
 from profiling_lab.trace.operation_classes import OperationClass
 from profiling_lab.trace.trace import Trace
@@ -116,13 +126,19 @@ def _behind_launch(trace: Trace, launched: Launched, before: I64, call_site: I32
     call = launched.call[rows]
     begins, returns = calls.start_ns[call], calls.end_ns[call]
     took = operations.start_ns[rows] - begins
-    idle = np.append(operations.end_ns, np.iinfo(np.int64).min)[before[rows]] < begins
+    before_ends = np.append(operations.end_ns, np.iinfo(np.int64).min)[before[rows]]
+    idle = before_ends < begins
     fits = idle & (took >= 0) & (took <= LONGEST_NS) & (operations.kind[rows] == OperationKind.KERNEL)
     usual = _median(took[fits])
     # Of a graph's nodes only the first waits for its call: the others wait for nodes.
     first_ns = full(len(calls), np.iinfo(np.int64).max)
     np.minimum.at(first_ns, call, operations.start_ns[rows])
-    in_call = np.clip(np.minimum(first_ns[call], returns) - begins, 0, None)
+    # A copy to pageable memory holds its call until the stream has come to it: that is no work of the call.
+    waits = (operations.kind[rows] == OperationKind.COPY) & (
+        operations.target_memory[rows] == MemoryKind.PAGEABLE
+    )
+    works_ns = np.where(waits, np.maximum(begins, before_ends), begins)
+    in_call = np.clip(np.minimum(first_ns[call], returns) - works_ns, 0, None)
     return _Edges(
         operation=rows,
         source=launched.moment_of_call[call],

@@ -142,6 +142,28 @@ def test_a_pageable_copy_that_returns_early_did_not_wait(tmp_path: Path) -> None
     assert rows["train.py:8"].kind_ns["copy call"] > 350_000 and "unknown" not in rows
 
 
+@pytest.mark.parametrize("after_ns", [1_000, 8_000])
+def test_a_small_copy_to_pageable_memory_waits_for_the_work_before_it(tmp_path: Path, after_ns: int) -> None:
+    """The call is in the driver until the kernel has ended, however soon the copy begins then."""
+
+    def fill(builder: TraceBuilder, begin_ns: int) -> None:
+        builder.launch("gemm", 800_000, stack="/app/train.py:7 main")
+        ends_ns = builder.gpu_free_ns[0, 7]
+        builder.copy("DtoH", 1_000, source=2, target=0, size_bytes=80, stack="/app/train.py:8 main")
+        copy, call = (
+            builder.rows["CUPTI_ACTIVITY_KIND_MEMCPY"][-1],
+            builder.rows["CUPTI_ACTIVITY_KIND_RUNTIME"][-1],
+        )
+        copy["start"], copy["end"] = ends_ns + after_ns, ends_ns + after_ns + 1_000
+        call["end"] = copy["end"] + 40_000
+        builder.now_ns = call["end"] + 2_000
+        builder.gap(20_000)
+
+    found = wrote(tmp_path / "run.sqlite", fill)
+    assert rows_of(found)["train.py:7"].kind_ns["kernel"] == 800_000
+    assert found.what_if(["gemm=0.25"]).rows[0].gain_ns == 600_000
+
+
 def test_freeing_memory_waits_for_the_gpu(tmp_path: Path) -> None:
     def fill(builder: TraceBuilder, begin_ns: int) -> None:
         builder.launch("gemm", 500_000, stack="/app/train.py:7 main")
