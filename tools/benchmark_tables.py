@@ -248,17 +248,17 @@ def _marks(answer: dict[str, Any], *names: str) -> str:
 
 
 def build() -> list[str]:
-    """The newest time of each command on each kind of machine."""
+    """The times of each command on each kind of machine on the last day on which it was measured."""
     rows = []
-    for line in _build_times().values():
-        case = line["case"]
+    for lines in _build_times().values():
+        case = lines[-1]["case"]
         rows.append(
             (
                 f"`{case['command']}`",
                 f"{case['cores']}",
                 case.get("architectures", "none compiled"),
-                _minutes(line),
-                line["date"][:10],
+                _minutes(lines),
+                lines[-1]["date"][:10],
             )
         )
     header = ("command", "cores", "CUDA kernels for", "time", "date")
@@ -282,15 +282,25 @@ def build_time() -> list[str]:
     ]
 
 
-def _build_times() -> dict[tuple[str, int], Line]:
-    """By command and cores."""
-    times = [line for line in every_line("build") if line["metric"] == "time"]
-    return {(line["case"]["command"], line["case"]["cores"]): line for line in times}
+def _build_times() -> dict[tuple[str, int], list[Line]]:
+    """By command and cores, those of the last day."""
+    found: dict[tuple[str, int], list[Line]] = {}
+    for line in every_line("build"):
+        if line["metric"] == "time":
+            found.setdefault((line["case"]["command"], line["case"]["cores"]), []).append(line)
+    return {
+        key: [each for each in lines if each["date"][:10] == lines[-1]["date"][:10]]
+        for key, lines in found.items()
+    }
 
 
-def _minutes(line: Line) -> str:
-    seconds = round(line["value"])
-    return f"{seconds} s" if seconds < 120 else f"{seconds // 60}:{seconds % 60:02d} min"
+def _minutes(lines: list[Line]) -> str:
+    """The shortest and the longest: machines of one kind differ."""
+    short, long = (round(find(line["value"] for line in lines)) for find in (min, max))
+    if long < 120:
+        return f"{short} to {long} s" if short < long else f"{long} s"
+    shortest, longest = (f"{seconds // 60}:{seconds % 60:02d}" for seconds in (short, long))
+    return f"{shortest} to {longest} min" if short < long else f"{longest} min"
 
 
 def ops() -> list[str]:
