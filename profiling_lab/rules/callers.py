@@ -74,6 +74,19 @@ def work_of_line(view: View) -> I32:
     return np.append(np.where(leaves, alone, of_line), -1).astype(np.int32)
 
 
+def statement_of_line(view: View) -> I32:
+    """Per line number that of its statement: where one goes over several lines, each has the text of all. -1
+    last, for operations without a line.
+    """
+    texts, numbers = view.trace.source_texts, dict[tuple[str, str], int]()
+    found = np.arange(view.lines + 1, dtype=np.int32)
+    for line in range(view.lines):
+        if (place := view.place(line)) and (text := texts.get((place.file, place.line))):
+            found[line] = numbers.setdefault((place.file, text), line)
+    found[-1] = -1
+    return found
+
+
 def waiting_loops(view: View, rows: I64, passes: float) -> dict[int, int]:
     """Functions that launched some of these operations, mostly called by one line, in a loop: that line
     launches such operations too, and its waits for the GPU divide the function's launches into at least
@@ -82,13 +95,14 @@ def waiting_loops(view: View, rows: I64, passes: float) -> dict[int, int]:
     stacks, place, calls = view.trace.stacks, view.operation_place[rows], view.calls
     around = stacks.parent[view.own_row[view.attribution.stack[rows]]]
     calling = view.place_of_stack(around.astype(np.int32))
-    wait_place, found = view.wait_place(view.waits), {}
+    wait_place, found, statement = view.wait_place(view.waits), {}, statement_of_line(view)
     for function, mine in grouped(np.arange(len(rows)), view.function_of_line[place]):
         lines, count = np.unique(calling[mine], return_counts=True)
         line, call = int(lines[count.argmax()]), view.attribution.call[rows[mine]]
-        if 2 * count.max() < len(mine) or line not in place or view.function_of_line[line] == function:
+        mostly, inside = 2 * count.max() >= len(mine), view.function_of_line[line] == function
+        if not mostly or inside or statement[line] not in statement[place]:
             continue
-        ends_ns = np.sort(calls.end_ns[view.waits[wait_place == line]])
+        ends_ns = np.sort(calls.end_ns[view.waits[statement[wait_place] == statement[line]]])
         parts = unique(np.searchsorted(ends_ns, calls.start_ns[call[call >= 0]]))
         if line >= 0 and len(parts) >= passes:
             found[int(function)] = line

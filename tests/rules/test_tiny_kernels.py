@@ -159,6 +159,23 @@ def test_what_a_loop_with_waits_calls_is_part_of_the_loop(judge: Judge) -> None:
     assert "one function" not in alone.what and "loop" not in alone.what, "the line launches nothing itself"
 
 
+@pytest.mark.parametrize("of_one", [True, False])
+def test_a_statement_over_several_lines_is_one_line_of_a_loop(judge: Judge, of_one: bool) -> None:
+    """Its first line calls the helper, its second one selects by a mask, which waits."""
+    builder = TraceBuilder()
+    for _ in range(120):
+        for _ in range(4):
+            stack = "/app/boxes.py:78 kept > /app/boxes.py:60 overlap"
+            builder.launch("max", 2_000, stack=stack, call_ns=4_000)
+        builder.launch("index", 2_000, stack="/app/boxes.py:79 kept", call_ns=4_000)
+        builder.call("cudaStreamSynchronize_v3020", call_ns=4_000, stack="/app/boxes.py:79 kept")
+    texts = ["left = overlap(boxes[mask], best)"] * 2 if of_one else ["left = overlap(", "boxes[mask], best)"]
+    for line, text in zip((78, 79), texts, strict=True):
+        builder.source("/app/boxes.py", line, text)
+    events = sorted(finding.events for finding in judge(RULE, builder))
+    assert events == ([600] if of_one else [120, 480])
+
+
 @pytest.mark.parametrize(
     ("steps", "words", "layers", "line"),
     [(4, 128, 2, 24), (1, 128, 2, 14), (4, 64, 2, 14), (4, 128, 1, 14)],
