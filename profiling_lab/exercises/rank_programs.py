@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,10 +14,8 @@ def on_ranks(ranks: int) -> list[str]:
     """What stands between `python` and the program: torchrun's module with its options; nothing for one."""
     if ranks == 1:
         return []
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    return ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--master-port", str(port)]
+    # Its store takes a port that is free at that moment; one that is looked for before may be taken by then.
+    return ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--standalone"]
 
 
 def run(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
