@@ -12,6 +12,7 @@ _CASTS = "to type type_as float double half bfloat16 long int bool"
 _SHAPES = "t transpose permute reshape view flatten unflatten squeeze unsqueeze contiguous detach"
 SAME = frozenset(f"{_CASTS} {_SHAPES}".split())
 """methods that give the same values"""
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 VIEWS = frozenset({"T", "mT", "H", "mH", "real"})
 
 

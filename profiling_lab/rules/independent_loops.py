@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from profiling_lab.analysis.critical_path.savings import Saving
 from profiling_lab.rules.call_sites import in_a_row, without_wrappers
 from profiling_lab.rules.independent_lines import IndependentLines
-from profiling_lab.rules.launch_loops import passes_of
+from profiling_lab.rules.launch_loops import inside, passes_of
 from profiling_lab.rules.small_grids import filled
-from profiling_lab.rules.view import Mask, View
+from profiling_lab.rules.view import View
 from profiling_lab.trace import Frame
 from profiling_lab.trace.columns import I32, I64, unique
 
@@ -44,7 +43,7 @@ class IndependentLoops:
             # a library that goes through its parts, such as nn.Sequential, is no call of the line itself
             if loop and self._called_by[row] == around and around not in self._passes:
                 passes = self._at_most[around] if loop == "in the line" else self._runs(around)
-                waits = int(self._inside(around, self._view.waits).sum())
+                waits = int(inside(self._view, around, self._view.waits).sum())
                 self._passes[around] = round(int(passes) / self._steps) if waits < passes else 0
             if self._passes.get(around, 0) >= max(PASSES, self._passes.get(found, 0) + 1):
                 found = around
@@ -54,16 +53,8 @@ class IndependentLoops:
     def _runs(self, loop: int) -> int:
         """How often the line launched something after other lines did."""
         rows = np.flatnonzero(self._view.has_call)
-        rows = rows[self._inside(loop, self._view.attribution.call[rows])]
+        rows = rows[inside(self._view, loop, self._view.attribution.call[rows])]
         return sum(1 for _ in in_a_row(self._view, rows))
-
-    def _inside(self, loop: int, calls: npt.NDArray[np.integer]) -> Mask:
-        """Per call, whether this line made it or called what did."""
-        own_row, parent = self._view.own_row, self._view.trace.stacks.parent
-        row = own_row[self._view.calls.stack[calls]]
-        while len(at := np.flatnonzero((row > 0) & (row != loop))):
-            row[at] = own_row[parent[row[at]]]
-        return np.asarray(row == loop)
 
     def numbered(self, rows: I64, function: I32) -> I32:
         """Per operation the number of its function or, behind all of those, of its loop."""

@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 
 from profiling_lab.records import replace
 from profiling_lab.rules.callers import waiting_loops
 from profiling_lab.rules.finding import Finding, ms
 from profiling_lab.rules.kernel_families import RECURRENT
 from profiling_lab.rules.launch_queue import waits_between
-from profiling_lab.rules.view import View
+from profiling_lab.rules.view import Mask, View
 from profiling_lab.trace.attribution import Phase
 from profiling_lab.trace.columns import I32, I64, unique
 from profiling_lab.trace.stacks import Frame
@@ -97,22 +98,19 @@ def outer_loop(view: View, launches: I64, many: float) -> tuple[Frame | None, st
     while (row := int(own_row[stacks.parent[row]])) > 0:
         if many * steps <= passes[row] < passes[inner] and (found is None or passes[row] < passes[found]):
             found = row
-    if found is None or 2 * _through(view, launches, found) < len(launches):
+    if found is None or 2 * inside(view, found, launches).sum() < len(launches):
         return None, ""
     line = int(view.place_of_stack(np.array([found], dtype=np.int32))[0])
     return view.place(line), f"; this line calls what launches them {passes[found] / steps:,.0f} times a step"
 
 
-def _through(view: View, launches: I64, row: int) -> int:
-    """How many of these were launched within a call from this row of the stacks."""
-    stacks, count = view.trace.stacks, 0
-    own_row = view.own_row
-    at = own_row[view.calls.stack[launches]]
-    while len(at):
-        count += int((at == row).sum())
-        at = own_row[stacks.parent[at]]
-        at = at[at > 0]
-    return count
+def inside(view: View, row: int, calls: npt.NDArray[np.integer]) -> Mask:
+    """Per call, whether it was made by the line of this row of the stacks, or within what that called."""
+    own_row, parent = view.own_row, view.trace.stacks.parent
+    at = own_row[view.calls.stack[calls]]
+    while len(others := np.flatnonzero((at > 0) & (at != row))):
+        at[others] = own_row[parent[at[others]]]
+    return np.asarray(at == row)
 
 
 def passes_of(view: View) -> I64:

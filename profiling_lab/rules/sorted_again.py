@@ -15,14 +15,20 @@ import numpy as np
 
 from profiling_lab.records import dataclass
 from profiling_lab.rules.call_sites import in_a_row, in_the_same_steps
-from profiling_lab.rules.expressions import called_name, calls_named, given_values, names_in, unwrapped
+from profiling_lab.rules.expressions import (
+    COMPREHENSIONS,
+    called_name,
+    calls_named,
+    given_values,
+    names_in,
+    unwrapped,
+)
 from profiling_lab.rules.statements import Statements
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I64
 
 _DIM = {"quantile": 1, "nanquantile": 1, "sort": 0, "argsort": 0, "msort": 0}
 """what sorts, and after what it sorts the place of `dim` among the arguments"""
-_LOOPS = (ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +82,7 @@ def _what(call: ast.Call) -> tuple[ast.expr, str] | None:
 
 def _in_a_loop_over_others(statement: ast.stmt, call: ast.Call, what: ast.expr) -> bool:
     """Whether each pass of a comprehension sorts the same."""
-    for loop in (node for node in ast.walk(statement) if isinstance(node, _LOOPS)):
+    for loop in (node for node in ast.walk(statement) if isinstance(node, COMPREHENSIONS)):
         sources = [each.iter for each in loop.generators]
         inside = any(node is call for node in ast.walk(loop))
         if inside and not any(node is call for source in sources for node in ast.walk(source)):

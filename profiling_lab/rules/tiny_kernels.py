@@ -44,6 +44,8 @@ def check(view: View) -> RuleResult:
     gpu_time_ns, count = view.kernels_by_line()
     candidates = np.flatnonzero((count >= view[MANY]) & (gpu_time_ns < view[SHORT] * count))
     rows = np.flatnonzero(view.kernels & np.isin(view.operation_place, candidates))
+    if not len(rows):
+        return view.too_few_lines("that no line launches many tiny kernels") or ()
     function, loops = launch_loops.by_function(view, rows, view[MANY])
     unfused = (view.attribution.line_phase == LinePhase.OPTIMIZER) & ~view.kernels_named(OF_MANY_TENSORS)
     unfused, items = unfused[rows], IndependentLoops(view)
