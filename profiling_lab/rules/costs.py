@@ -14,6 +14,7 @@ from profiling_lab.analysis.busy import Busy
 from profiling_lab.analysis.device_spans import recorded
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.records import dataclass
+from profiling_lab.rules.finding import ms, percent
 from profiling_lab.rules.view import View
 from profiling_lab.trace.columns import I32, I64, unique
 
@@ -34,6 +35,12 @@ def gpu_time(view: View, rows: npt.NDArray[np.integer], part_ns: I64 | None = No
         if len(mine):
             most = max(most, Busy.of(start_ns[mine], end_ns[mine]).total_ns)
     return most
+
+
+def kernels_and_time(view: View, rows: npt.NDArray[np.integer]) -> str:
+    """Words: how many these are, and their time."""
+    total_ns = int(view.operations.duration_ns[rows].sum())
+    return f"{len(rows):,} kernels, {ms(total_ns)}, {percent(total_ns / view.gpu_ns)} of the GPU time"
 
 
 def within_recording(view: View, start_ns: I64, end_ns: I64) -> int:

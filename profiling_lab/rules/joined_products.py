@@ -15,8 +15,8 @@ from __future__ import annotations
 import numpy as np
 
 from profiling_lab.analysis.critical_path.savings import fewer, shorter
-from profiling_lab.rules.costs import gpu_time
-from profiling_lab.rules.finding import STACKS, Abstain, RuleResult, Threshold, ms, percent
+from profiling_lab.rules.costs import gpu_time, kernels_and_time
+from profiling_lab.rules.finding import STACKS, Abstain, RuleResult, Threshold
 from profiling_lab.rules.joined_parts import copies_in_backward, first_products, joined_for
 from profiling_lab.rules.kernel_families import CONVOLUTION, MATRIX, REARRANGING
 from profiling_lab.rules.passes import of_nodes
@@ -58,8 +58,7 @@ def check(view: View) -> RuleResult:
         findings.append(
             view.finding(
                 f"{min(copies, found.parts)} of {found.parts} parts that are joined for a product are copies "
-                f"of fewer vectors: {len(counted):,} kernels, {ms(total_ns)}, "
-                f"{percent(total_ns / view.gpu_ns)} of the GPU time",
+                f"of fewer vectors: {kernels_and_time(view, counted)}",
                 cost_ns=gpu_time(view, counted),
                 cost_of="GPU time of joining them, and of the product",
                 place=view.hottest_line(counted, duration[counted]),

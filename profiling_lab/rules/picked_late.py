@@ -15,8 +15,8 @@ then picks some of them by an index (see picked_rows.py).
 from __future__ import annotations
 
 from profiling_lab.analysis.critical_path.savings import shorter
-from profiling_lab.rules.costs import gpu_time
-from profiling_lab.rules.finding import STACKS, Abstain, Finding, RuleResult, Threshold, ms, percent
+from profiling_lab.rules.costs import gpu_time, kernels_and_time
+from profiling_lab.rules.finding import STACKS, Abstain, Finding, RuleResult, Threshold
 from profiling_lab.rules.picked_positions import layers_of_the_last
 from profiling_lab.rules.picked_rows import picked_rows
 from profiling_lab.rules.rule import Rule, Time
@@ -50,9 +50,8 @@ def check(view: View) -> RuleResult:
 
 def _finding(view: View, place: Frame, rows: I64, what: str, remedy: str, left: float) -> Finding:
     duration = view.operations.duration_ns[rows]
-    total_ns = int(duration.sum())
     return view.finding(
-        f"{what}: {len(rows):,} kernels, {ms(total_ns)}, {percent(total_ns / view.gpu_ns)} of the GPU time",
+        f"{what}: {kernels_and_time(view, rows)}",
         cost_ns=gpu_time(view, rows),
         cost_of="GPU time of these kernels",
         place=place,

@@ -20,8 +20,8 @@ import numpy as np
 from profiling_lab.analysis.critical_path.savings import fewer, shorter
 from profiling_lab.analysis.stats import grouped
 from profiling_lab.records import replace
-from profiling_lab.rules.costs import gpu_time
-from profiling_lab.rules.finding import STACKS, Abstain, Finding, RuleResult, Threshold, ms, percent
+from profiling_lab.rules.costs import gpu_time, kernels_and_time
+from profiling_lab.rules.finding import STACKS, Abstain, Finding, RuleResult, Threshold
 from profiling_lab.rules.rule import Rule, Time
 from profiling_lab.rules.sort_uses import LEFT, use_of_order
 from profiling_lab.rules.sorted_again import sorted_again
@@ -80,9 +80,8 @@ def _finding(
 ) -> Finding:
     """gone: with their launches."""
     duration = view.operations.duration_ns[rows]
-    total_ns = int(duration.sum())
     return view.finding(
-        f"{what}: {len(rows):,} kernels, {ms(total_ns)}, {percent(total_ns / view.gpu_ns)} of the GPU time",
+        f"{what}: {kernels_and_time(view, rows)}",
         cost_ns=gpu_time(view, rows),
         cost_of="GPU time of the sorts",
         place=view.place(line),

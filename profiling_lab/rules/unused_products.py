@@ -14,9 +14,9 @@ import ast
 
 from profiling_lab.analysis.critical_path.savings import shorter
 from profiling_lab.records import replace
-from profiling_lab.rules.costs import gpu_time
+from profiling_lab.rules.costs import gpu_time, kernels_and_time
 from profiling_lab.rules.expressions import called_name, calls_named, operands, products, unwrapped
-from profiling_lab.rules.finding import STACKS, Abstain, RuleResult, Threshold, ms, percent
+from profiling_lab.rules.finding import STACKS, Abstain, RuleResult, Threshold
 from profiling_lab.rules.kernel_families import MATRIX
 from profiling_lab.rules.product_order import LEFT as LEFT_OF_ORDER
 from profiling_lab.rules.product_order import OF_PAIRS, in_a_large_order
@@ -53,8 +53,7 @@ def check(view: View) -> RuleResult:
             continue
         what, left = WHAT.get(remedy, "three in a large order"), LEFT if remedy in WHAT else LEFT_OF_ORDER
         found = view.finding(
-            f"matrices are multiplied, {what}: {len(rows):,} kernels, {ms(total_ns)}, "
-            f"{percent(total_ns / view.gpu_ns)} of the GPU time",
+            f"matrices are multiplied, {what}: {kernels_and_time(view, rows)}",
             cost_ns=gpu_time(view, rows),
             cost_of="GPU time of these products",
             place=view.place(number),
